@@ -1,0 +1,58 @@
+# The interpreter that .venv is made from: make PYTHON=python3.12 setup
+PYTHON ?= python3
+# Worker processes for pytest; each runs torch on one thread.
+WORKERS ?= 2
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test fast lint format lock bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*  ## /\1\t/' | expand -t 10
+
+setup: $(INSTALLED)  ## create .venv and install the locked versions
+
+test: lint  ## lint, type check and run every test
+	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS)
+
+fast: setup  ## run the tests that are not marked slow
+	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) -m "not slow"
+
+lint: setup  ## ruff and mypy
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy mnvi
+
+format: setup  ## let ruff rewrite the source
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+lock: setup  ## write requirements.lock from pyproject.toml and what is installed
+	$(RUN) -m pip install --no-build-isolation --editable '.[vision,metrics,export,pipeline,dev]'
+	$(RUN) tools/lock.py > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+	touch $(INSTALLED)
+
+bench: setup  ## speed and memory as ratios to the deterministic network
+	$(RUN) -m benchmarks
+
+clean:  ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find mnvi tests tools -name __pycache__ -type d -exec rm -rf {} +
+
+# The project itself goes in without dependencies, since the lock has already named them all, and without build
+# isolation, since that would fetch an unpinned setuptools.
+$(INSTALLED): requirements.lock pyproject.toml | $(RUN)
+	$(RUN) -m pip install --requirement requirements.lock
+	$(RUN) -m pip install --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(RUN):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "mnvi needs Python 3.11 or newer, but PYTHON=$(PYTHON) is `$(PYTHON) --version 2>&1`;" \
+			"choose another one: make PYTHON=python3.11 setup" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,49 @@
+"""Print the lock file: the exact version, as installed here, of everything that pyproject.toml needs, extras included.
+
+    python tools/lock.py > requirements.lock
+
+Only packages reachable from pyproject.toml are listed, so a stray tool in the environment does not end up in the lock.
+Local version labels are cut (`2.13.0+cpu` becomes `2.13.0`) and CUDA's own packages are left out, because the same lock
+has to serve machines with and without a GPU.
+"""
+
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+GPU_ONLY = ("nvidia-", "cuda-", "triton")
+
+
+def requirements(name: str, extra: str) -> list[Requirement]:
+    """What the distribution `name` needs here when installed with `extra` ("" for none)."""
+    needed = map(Requirement, distribution(name).requires or [])
+    return [r for r in needed if r.marker is None or r.marker.evaluate({"extra": extra})]
+
+
+def locked(project: dict) -> dict[str, str]:
+    """Package name → version for every package that `project` (pyproject's table) reaches."""
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    queue = [Requirement(line) for group in groups for line in group]
+    versions: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        if name == project["name"] or name.startswith(GPU_ONLY):
+            continue
+        versions[name] = distribution(name).version.partition("+")[0]
+        for extra in {"", *requirement.extras} - {extra for known, extra in seen if known == name}:
+            seen.add((name, extra))
+            queue += requirements(name, extra)
+    return versions
+
+
+if __name__ == "__main__":
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    print("# Written by `make lock`; do not edit.")
+    for name, version in sorted(locked(project).items()):
+        print(f"{name}=={version}")
