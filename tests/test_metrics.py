@@ -80,7 +80,7 @@ def test_brier_sums_over_all_classes():
 
 
 def test_ece_of_a_hand_computed_example():
-    # Two bins: (0, 0.5] holds the fourth, which is wrong; (0.5, 1] the others, mean confidence 2.2/3, two of three right.
+    # Two bins: (0, 0.5] holds the fourth, wrong; (0.5, 1] the others, mean confidence 2.2/3, two of three right.
     expected = 1 / 4 * 0.5 + 3 / 4 * abs(2.2 / 3 - 2 / 3)
     assert metrics.ece(PROBS, LABELS, num_bins=2).item() == pytest.approx(expected, rel=1e-6)
 

@@ -1,0 +1,17 @@
+"""The paper's networks, each defined once and deterministic; every method is derived from these.
+
+Their `dropout` argument puts dropout where the paper has it for MC Dropout. It changes no name in `state_dict`, so that
+deterministic and MC Dropout networks exchange checkpoints.
+
+Example:
+    >>> from mnvi import models
+    >>> sum(parameter.numel() for parameter in models.lenet().parameters())
+    1111946
+"""
+
+from mnvi.models.all_cnn import all_cnn
+from mnvi.models.lenet import lenet
+from mnvi.models.mlp import mlp
+from mnvi.models.resnet18 import resnet18
+
+__all__ = ["all_cnn", "lenet", "mlp", "resnet18"]
