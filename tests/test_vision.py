@@ -20,8 +20,13 @@ def test_torchmetrics_which_imports_torchvision_itself_is_importable_after_mnvi_
     assert result.returncode == 0, result.stderr
 
 
-def test_exposed_module_is_the_one_the_interpreter_knows():
-    result = run("import sys; from mnvi.vision import torchvision; assert torchvision is sys.modules['torchvision']")
+def test_exposed_module_is_whole():
+    # A first import that failed must leave no submodule behind that the package does not know.
+    result = run(
+        "import sys; from mnvi.vision import torchvision; assert torchvision is sys.modules['torchvision'];"
+        "loaded = {name.split('.')[1] for name in sys.modules if name.startswith('torchvision.')};"
+        "assert loaded <= set(dir(torchvision)), loaded - set(dir(torchvision))"
+    )
     assert result.returncode == 0, result.stderr
 
 
