@@ -1,0 +1,184 @@
+"""Model in, Bayesian model out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from mnvi import layers
+from mnvi.layers import BayesianLayer
+from mnvi.posteriors import Posterior
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+Selector = str | type[nn.Module] | Callable[[str, nn.Module], bool]
+Selectors = Selector | Iterable[Selector]
+
+_BAYESIAN: dict[type[nn.Module], type[BayesianLayer]] = {
+    nn.Linear: layers.Linear,
+    nn.Conv1d: layers.Conv1d,
+    nn.Conv2d: layers.Conv2d,
+    nn.Conv3d: layers.Conv3d,
+    nn.ConvTranspose1d: layers.ConvTranspose1d,
+    nn.ConvTranspose2d: layers.ConvTranspose2d,
+    nn.ConvTranspose3d: layers.ConvTranspose3d,
+}
+
+
+def convert(
+    model: ModuleT,
+    posterior: Posterior | Mapping[str, Posterior],
+    *,
+    only: Selectors | None = None,
+    skip: Selectors | None = None,
+) -> ModuleT:
+    """A copy of a model in which every linear and convolution layer has a posterior; the model itself is left alone.
+
+    The copy returns a :class:`mnvi.Gaussian` where the model returned a tensor. Weights keep their values and names.
+    Modules that occur twice are converted once; layers with tied weights share their posterior's parameters too.
+
+    Args:
+        model: any module, a single layer included.
+        posterior: one for all layers, or a mapping from name patterns (as in ``fnmatch``) to posteriors, the first
+            match counting; layers that match no pattern stay deterministic.
+        only: layers to convert: a name pattern, a module class, a function of name and module, or several of these.
+        skip: layers to leave deterministic, likewise.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> bayesian(torch.ones(3, 4)).var.shape
+        torch.Size([3, 2])
+        >>> mixed = mnvi.convert(net, {"2": mnvi.MeanField(1.0), "*": mnvi.MultiplicativeNoise(1.0)})
+        >>> type(mixed[2].posterior).__name__
+        'MeanField'
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert: model must be a torch.nn.Module, got {type(model).__name__}")
+    posteriors = {"*": posterior} if isinstance(posterior, Posterior) else dict(posterior)
+    converted = copy.deepcopy(model)
+    chosen = _choose(converted, posteriors, _as_list(only), _as_list(skip))
+    by_weight: dict[int, BayesianLayer] = {}
+    for name, (module, layer_posterior) in chosen.items():
+        _refuse_what_cannot_be_converted(name, module)
+        module.__class__ = _BAYESIAN[type(module)]
+        layer = cast(BayesianLayer, module)
+        twin = by_weight.setdefault(id(layer.weight), layer)
+        if twin is layer:
+            layer.adopt(layer_posterior)
+        else:
+            _share_posterior(name, layer, twin, layer_posterior)
+    return converted
+
+
+def kl_divergence(model: nn.Module) -> Tensor:
+    r"""True KL of all posteriors in a model from their priors, :math:`\sum_w KL[q(w)\,\|\,p(w)]`; tied weights count once.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.convert(torch.nn.Linear(3, 2), mnvi.MeanField(prior_variance=1.0, init_log_var=0.0))
+        >>> mnvi.kl_divergence(layer).allclose(0.5 * sum(p.square().sum() for p in (layer.weight, layer.bias)))
+        True
+    """
+    terms = {id(layer.weight): layer for layer in bayesian_layers(model)}
+    if not terms:
+        raise ValueError("kl_divergence: no layer of this model has a posterior; give it one with mnvi.convert")
+    return torch.stack([layer.kl_divergence() for layer in terms.values()]).sum()
+
+
+def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
+    """All layers of a model that have a posterior, each once.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = mnvi.convert(torch.nn.Sequential(torch.nn.Linear(3, 2)), mnvi.MeanField(1.0))
+        >>> len(mnvi.bayesian_layers(net))
+        1
+    """
+    return [module for module in model.modules() if isinstance(module, BayesianLayer)]
+
+
+def _choose(
+    model: nn.Module, posteriors: Mapping[str, Posterior], only: list[Selector], skip: list[Selector]
+) -> dict[str, tuple[nn.Module, Posterior]]:
+    candidates = {
+        name: module for name, module in model.named_modules() if isinstance(module, (*_BAYESIAN, BayesianLayer))
+    }
+    for role, selectors in (("posterior", list(posteriors)), ("only", only), ("skip", skip)):
+        for selector in selectors:
+            if selector != "*" and not any(_selects(selector, *item) for item in candidates.items()):
+                raise ValueError(
+                    f"convert: {role}={selector!r} matches none of the model's linear and convolution layers: "
+                    f"{', '.join(map(repr, list(candidates)[:8]))}{' …' if len(candidates) > 8 else ''}"
+                )
+    chosen: dict[str, tuple[nn.Module, Posterior]] = {}
+    for name, module in candidates.items():
+        if only and not any(_selects(s, name, module) for s in only):
+            continue
+        if any(_selects(s, name, module) for s in skip):
+            continue
+        matching = [value for pattern, value in posteriors.items() if fnmatchcase(name, pattern)]
+        if matching:
+            chosen[name] = module, matching[0]
+    if not chosen:
+        raise ValueError(
+            "convert: there is no layer to convert; known are "
+            f"{', '.join(kind.__name__ for kind in _BAYESIAN)}, and only/skip must leave one"
+        )
+    return chosen
+
+
+def _as_list(selectors: Selectors | None) -> list[Selector]:
+    if selectors is None:
+        return []
+    if isinstance(selectors, str | type) or callable(selectors):
+        return [selectors]
+    return list(selectors)
+
+
+def _selects(selector: Selector, name: str, module: nn.Module) -> bool:
+    if isinstance(selector, str):
+        return fnmatchcase(name, selector)
+    if isinstance(selector, type):
+        return isinstance(module, selector)
+    return bool(selector(name, module))
+
+
+def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
+    where = f"convert: layer {name!r} ({type(module).__name__})"
+    if isinstance(module, BayesianLayer):
+        raise ValueError(f"{where} has a posterior already; convert the deterministic model, or skip={name!r}")
+    if hasattr(module, "parametrizations"):
+        raise ValueError(
+            f"{where} is parametrised; call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') before "
+            f"converting, or skip={name!r}"
+        )
+    if "weight" not in module._parameters:
+        raise ValueError(
+            f"{where} computes its weight in a hook (weight_norm or spectral_norm); remove it with "
+            f"torch.nn.utils.remove_weight_norm or remove_spectral_norm before converting, or skip={name!r}"
+        )
+    if isinstance(module._parameters["weight"], nn.parameter.UninitializedParameter):
+        raise ValueError(f"{where} has no weights yet; run the model once on an example before converting")
+    if type(module) not in _BAYESIAN:
+        raise ValueError(
+            f"{where} is a subclass with a forward of its own, which would not use the posterior; replace it by its "
+            f"torch original, or skip={name!r}"
+        )
+
+
+def _share_posterior(name: str, layer: BayesianLayer, twin: BayesianLayer, posterior: Posterior) -> None:
+    if type(layer) is not type(twin) or posterior != twin.posterior or layer.in_units != twin.in_units:
+        raise ValueError(
+            f"convert: layer {name!r} shares its weight with a layer of another kind or posterior; tied weights have "
+            f"one posterior, so skip={name!r} or untie them"
+        )
+    layer.posterior = posterior
+    for parameter_name, parameter in twin._parameters.items():
+        if parameter_name not in layer._parameters:
+            layer.register_parameter(parameter_name, parameter)

@@ -1,0 +1,252 @@
+"""Linear and convolution layers that own a posterior; subclasses of torch's with the same ``weight`` and ``bias``."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mnvi.gaussian import Gaussian
+from mnvi.moments.linear import Affine
+from mnvi.posteriors import Posterior
+
+
+class BayesianLayer(nn.Module):
+    """What all layers with a posterior share. ``Bayesian(layer)`` means: its output is a :class:`mnvi.Gaussian`.
+
+    Layers are made by :func:`mnvi.convert`, or directly with torch's arguments and ``posterior=``.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.Linear(3, 2, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> isinstance(layer, torch.nn.Linear), type(layer(torch.ones(1, 3))).__name__
+        (True, 'Gaussian')
+    """
+
+    posterior: Posterior
+    weight: Tensor
+    bias: Tensor | None
+    in_units: int
+
+    def __init__(self, *args: Any, posterior: Posterior, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.adopt(posterior)
+
+    def adopt(self, posterior: Posterior) -> None:
+        """Take on a posterior: add its parameters to the layer's own."""
+        if not isinstance(posterior, Posterior):
+            raise TypeError(
+                f"posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got {posterior!r}"
+            )
+        self.posterior = posterior
+        posterior.add_parameters(self)
+
+    def prepared(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor, Tensor | None]:
+        """The linear operation for this input, and the input's mean and variance (None: the input is known)."""
+        affine, x = self._affine(x)
+        return (affine, x.mean, x.var) if isinstance(x, Gaussian) else (affine, x, None)
+
+    def weight_variance(self) -> Tensor:
+        """Posterior variance of every weight, in the shape of ``weight``."""
+        return self.posterior.weight_variance(self)
+
+    def bias_variance(self) -> Tensor | None:
+        """Posterior variance of every bias, or None where biases are known."""
+        return self.posterior.bias_variance(self)
+
+    def kl_divergence(self) -> Tensor:
+        """KL from this layer's posterior to its prior, summed over its weights."""
+        return self.posterior.kl_divergence(self)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, posterior={self.posterior}"
+
+    @property
+    def fan_in(self) -> int:
+        """Number of inputs that meet in one output."""
+        return self.weight[0].numel()
+
+    def along_input(self, units: Tensor) -> Tensor:
+        """One value per input unit, laid out to broadcast against the input."""
+        raise NotImplementedError
+
+    def along_weight(self, units: Tensor) -> Tensor:
+        """One value per input unit, laid out in the shape of ``weight`` or to broadcast against it."""
+        raise NotImplementedError
+
+    def grouped_weight(self) -> Tensor:
+        """``weight`` in a shape against which :meth:`grouped_units` broadcasts without repeating a value."""
+        return self.weight
+
+    def grouped_units(self, units: Tensor) -> Tensor:
+        return self.along_weight(units)
+
+    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+        raise NotImplementedError
+
+    def _checked(self, x: Tensor | Gaussian, channel_dim: int) -> None:
+        if x.dim() < -channel_dim or x.shape[channel_dim] != self.in_units:
+            raise ValueError(
+                f"{type(self).__name__}: expected {self.in_units} input units in dimension {channel_dim}, "
+                f"got an input of shape {tuple(x.shape)}"
+            )
+
+
+class Linear(BayesianLayer, nn.Linear):
+    """:class:`torch.nn.Linear` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.Linear(3, 2, posterior=mnvi.MeanField(prior_variance=1.0))
+        >>> layer(mnvi.Gaussian(torch.zeros(5, 3), torch.ones(5, 3))).shape
+        torch.Size([5, 2])
+    """
+
+    def forward(self, x: Tensor | Gaussian) -> Gaussian:  # type: ignore[override]
+        return self.posterior.forward(self, x)
+
+    @property
+    def in_units(self) -> int:  # type: ignore[override]
+        return self.in_features
+
+    def along_input(self, units: Tensor) -> Tensor:
+        return units
+
+    def along_weight(self, units: Tensor) -> Tensor:
+        return units
+
+    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+        self._checked(x, -1)
+        return Affine(), x
+
+
+class _Convolution(BayesianLayer, nn.modules.conv._ConvNd):  # type: ignore[misc]
+    @property
+    def in_units(self) -> int:  # type: ignore[override]
+        return self.in_channels
+
+    def along_input(self, units: Tensor) -> Tensor:
+        return units.view(-1, *(1 for _ in self.kernel_size))
+
+    def along_weight(self, units: Tensor) -> Tensor:  # weight [out, in / groups, kernel...]
+        per_group = self.grouped_units(units)
+        shape = (self.groups, self.out_channels // self.groups, *per_group.shape[2:])
+        return per_group.expand(shape).flatten(0, 1)
+
+    def grouped_weight(self) -> Tensor:
+        return self.weight.view(self.groups, self.out_channels // self.groups, *self.weight.shape[1:])
+
+    def grouped_units(self, units: Tensor) -> Tensor:
+        return units.view(self.groups, 1, -1, *(1 for _ in self.kernel_size))
+
+
+class _ForwardConvolution(_Convolution):
+    def forward(self, x: Tensor | Gaussian) -> Gaussian:
+        return self.posterior.forward(self, x)
+
+    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+        self._checked(x, -1 - len(self.kernel_size))
+        padding = self.padding
+        if self.padding_mode != "zeros" or isinstance(padding, str):
+            if any(self._reversed_padding_repeated_twice):
+                mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+                x = F.pad(cast(Tensor, x), self._reversed_padding_repeated_twice, mode)
+            padding = (0,) * len(self.kernel_size)
+        none = (0,) * len(self.kernel_size)
+        return Affine(self.stride, cast(tuple, padding), self.dilation, False, none, self.groups), x
+
+
+class _TransposedConvolution(_Convolution, nn.modules.conv._ConvTransposeNd):
+    def forward(self, x: Tensor | Gaussian, output_size: list[int] | None = None) -> Gaussian:
+        self._output_size = output_size
+        try:
+            return self.posterior.forward(self, x)
+        finally:
+            self._output_size = None
+
+    def along_weight(self, units: Tensor) -> Tensor:  # weight [in, out / groups, kernel...]
+        return units.view(-1, 1, *(1 for _ in self.kernel_size))
+
+    def grouped_weight(self) -> Tensor:
+        return self.weight
+
+    def grouped_units(self, units: Tensor) -> Tensor:
+        return self.along_weight(units)
+
+    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+        dims = len(self.kernel_size)
+        self._checked(x, -1 - dims)
+        extra = self._output_padding(
+            cast(Tensor, x), self._output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+        )
+        padding = cast(tuple, self.padding)
+        return Affine(self.stride, padding, self.dilation, True, tuple(extra), self.groups), x
+
+    _output_size: list[int] | None = None
+
+
+class Conv1d(_ForwardConvolution, nn.Conv1d):
+    """:class:`torch.nn.Conv1d` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.Conv1d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> layer(torch.ones(1, 3, 8)).shape
+        torch.Size([1, 2, 6])
+    """
+
+
+class Conv2d(_ForwardConvolution, nn.Conv2d):
+    """:class:`torch.nn.Conv2d` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.Conv2d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> layer(torch.ones(1, 3, 8, 8)).shape
+        torch.Size([1, 2, 6, 6])
+    """
+
+
+class Conv3d(_ForwardConvolution, nn.Conv3d):
+    """:class:`torch.nn.Conv3d` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.Conv3d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> layer(torch.ones(1, 3, 4, 4, 4)).shape
+        torch.Size([1, 2, 2, 2, 2])
+    """
+
+
+class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
+    """:class:`torch.nn.ConvTranspose1d` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.ConvTranspose1d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> layer(torch.ones(1, 3, 8)).shape
+        torch.Size([1, 2, 10])
+    """
+
+
+class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):
+    """:class:`torch.nn.ConvTranspose2d` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.ConvTranspose2d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> layer(torch.ones(1, 3, 8, 8)).shape
+        torch.Size([1, 2, 10, 10])
+    """
+
+
+class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d):
+    """:class:`torch.nn.ConvTranspose3d` with a posterior over its weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.ConvTranspose3d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> layer(torch.ones(1, 3, 4, 4, 4)).shape
+        torch.Size([1, 2, 6, 6, 6])
+    """

@@ -1,0 +1,233 @@
+"""Expected log-likelihood and predictive distribution of a network's output, Gaussian and categorical."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
+
+from mnvi.gaussian import Gaussian, values_can_be_read
+from mnvi.outputs import Samples
+
+Output = Tensor | Gaussian | Samples
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Uncertainty(NamedTuple):
+    """Entropy of a prediction and its two parts, in nats, one value per example.
+
+    Attributes:
+        total: entropy of the predictive distribution.
+        aleatoric: expected entropy given the weights, the noise that no data removes.
+        epistemic: the difference, the mutual information of prediction and weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> out = mnvi.Gaussian(torch.zeros(1, 3), torch.full((1, 3), 1e-6))
+        >>> like = mnvi.CategoricalLikelihood(generator=torch.Generator().manual_seed(0))
+        >>> [round(float(part), 4) for part in like.uncertainty(out)]
+        [1.0986, 1.0986, 0.0]
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+class Likelihood(nn.Module):
+    """How targets come about from a network's output."""
+
+    @abstractmethod
+    def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
+        """:math:`E_q[\\log p(y|h)]`, one value per example."""
+
+    @abstractmethod
+    def predictive(self, out: Output) -> Distribution:
+        """:math:`p(y|x) = E_q[p(y|h)]`."""
+
+    @abstractmethod
+    def uncertainty(self, out: Output) -> Uncertainty:
+        """Entropy of the prediction, split."""
+
+
+class GaussianLikelihood(Likelihood):
+    r"""Regression with Gaussian noise: :math:`y \sim \mathcal N(\mu, e^c)`.
+
+    The network's last dimension is 2: the mean head :math:`\mu`, then the log-variance head c. With
+    ``homoscedastic=True`` c is one learnt number ``log_noise`` and the network gives :math:`\mu` alone, in the shape of
+    the targets.
+
+    .. math::
+        E[\log p(y)] = -\tfrac12\big(\log 2\pi + c + e^{-c + v_c/2}(v_\mu + (\mu - y)^2)\big), \qquad
+        p(y) = \mathcal N(\mu,\; v_\mu + e^{c + v_c/2})
+
+    :class:`mnvi.Samples` are averaged: the predictive distribution is then a mixture.
+
+    Args:
+        homoscedastic: one noise variance for all inputs.
+        init_log_noise: where ``log_noise`` starts.
+
+    Example:
+        >>> import torch, mnvi
+        >>> like = mnvi.GaussianLikelihood()
+        >>> out = mnvi.Gaussian(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> like.expected_log_prob(out, torch.zeros(5)).shape
+        torch.Size([5])
+        >>> like.predictive(out).stddev[0]
+        tensor(1.6275)
+    """
+
+    def __init__(self, homoscedastic: bool = False, init_log_noise: float = 0.0) -> None:
+        super().__init__()
+        self.homoscedastic = homoscedastic
+        if homoscedastic:
+            self.log_noise = nn.Parameter(torch.tensor(float(init_log_noise)))
+
+    def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
+        mean, mean_var, log_noise, log_noise_var = self._heads(out)
+        sampled = isinstance(out, Samples)
+        expected = mean.shape[1:] if sampled else mean.shape
+        if y.shape != expected:
+            raise ValueError(
+                f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}"
+            )
+        error = mean_var + (mean - y).square()
+        value = -0.5 * (_LOG_2PI + log_noise + torch.exp(0.5 * log_noise_var - log_noise) * error)
+        return value.mean(0) if sampled else value
+
+    def predictive(self, out: Output) -> Distribution:
+        mean, mean_var, log_noise, log_noise_var = self._heads(out)
+        std = (mean_var + torch.exp(log_noise + 0.5 * log_noise_var)).sqrt()
+        if not isinstance(out, Samples):
+            return Normal(mean, std.expand_as(mean))
+        members = Normal(mean.movedim(0, -1), std.expand_as(mean).movedim(0, -1))
+        return MixtureSameFamily(Categorical(torch.ones_like(members.mean)), members)
+
+    def uncertainty(self, out: Output) -> Uncertainty:
+        """Entropies; a mixture's is that of the Gaussian with its mean and variance."""
+        _, _, log_noise, _ = self._heads(out)
+        total = 0.5 * (_LOG_2PI + 1 + self.predictive(out).variance.log())
+        aleatoric = 0.5 * (_LOG_2PI + 1 + log_noise)
+        if isinstance(out, Samples) and not self.homoscedastic:
+            aleatoric = aleatoric.mean(0)
+        aleatoric = aleatoric.expand_as(total)
+        return Uncertainty(total, aleatoric, total - aleatoric)
+
+    def _heads(self, out: Output) -> tuple[Tensor, Tensor | float, Tensor, Tensor | float]:
+        values = out.values if isinstance(out, Samples) else out.mean if isinstance(out, Gaussian) else out
+        var = out.var if isinstance(out, Gaussian) else None
+        if self.homoscedastic:
+            return values, 0.0 if var is None else var, self.log_noise, 0.0
+        if values.dim() == 0 or values.shape[-1] != 2:
+            raise ValueError(
+                "GaussianLikelihood: the output's last dimension must be 2, mean and log-variance; got shape "
+                f"{tuple(values.shape)}. For a network that gives the mean alone use homoscedastic=True"
+            )
+        if var is None:
+            return values[..., 0], 0.0, values[..., 1], 0.0
+        return values[..., 0], var[..., 0], values[..., 1], var[..., 1]
+
+
+class CategoricalLikelihood(Likelihood):
+    r"""Classification: :math:`y \sim \mathrm{softmax}(h)`, logits :math:`h \sim \mathcal N(\mu, v)` in the last dimension.
+
+    Args:
+        num_samples: S, logit samples of ``"sampling"``.
+        approximation: how the expectations over the logits are computed.
+
+            - ``"sampling"`` (the paper's): :math:`\frac1S\sum_s \log\mathrm{softmax}(h^s)_y` and
+              :math:`\frac1S\sum_s \mathrm{softmax}(h^s)`.
+            - ``"second_order"``: :math:`E[\mathrm{lse}(h)] \approx \mathrm{lse}(\mu) + \tfrac12(p\cdot v - \sum p^2v)`,
+              and the softmax expanded to second order, cut at 0 and renormalised.
+            - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and the logarithm of it.
+        generator: source of the samples, so that results repeat.
+
+    Example:
+        >>> import torch, mnvi
+        >>> like = mnvi.CategoricalLikelihood(num_samples=64, generator=torch.Generator().manual_seed(0))
+        >>> out = mnvi.Gaussian(torch.tensor([[2.0, 0.0]]), torch.ones(1, 2))
+        >>> like.predictive(out).probs.sum()
+        tensor(1.)
+        >>> exact = mnvi.CategoricalLikelihood(approximation="second_order")
+        >>> exact.expected_log_prob(out, torch.tensor([0]))
+        tensor([-0.2319])
+    """
+
+    def __init__(
+        self, num_samples: int = 64, approximation: str = "sampling", generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        if not num_samples >= 1:
+            raise ValueError(f"CategoricalLikelihood: num_samples={num_samples} must be at least 1")
+        if approximation not in ("sampling", "second_order", "probit"):
+            raise ValueError(
+                f"CategoricalLikelihood: approximation={approximation!r} is not one of 'sampling', 'second_order', "
+                "'probit'"
+            )
+        self.num_samples = num_samples
+        self.approximation = approximation
+        self.generator = generator
+
+    def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
+        _check_labels(out, y)
+        index = y.long().unsqueeze(-1)
+        if isinstance(out, Gaussian) and self.approximation == "second_order":
+            log_p = F.log_softmax(out.mean, -1)
+            return (log_p - 0.5 * _softmax_variance(log_p.exp(), out.var)).gather(-1, index).squeeze(-1)
+        log_probs = F.log_softmax(self._logits(out), -1)
+        if log_probs.dim() > index.dim():
+            return log_probs.gather(-1, index.expand(len(log_probs), *index.shape)).squeeze(-1).mean(0)
+        return log_probs.gather(-1, index).squeeze(-1)
+
+    def predictive(self, out: Output) -> Categorical:
+        if isinstance(out, Gaussian) and self.approximation == "second_order":
+            p = F.softmax(out.mean, -1)
+            bent = p * (1 + 0.5 * out.var * (1 - 2 * p) - 0.5 * _softmax_variance(p, out.var, curvature=2.0))
+            positive = bent.clamp(min=0)
+            return Categorical(probs=positive / positive.sum(-1, keepdim=True))
+        probs = F.softmax(self._logits(out), -1)
+        return Categorical(probs=probs.mean(0) if probs.dim() > len(out.shape) else probs)
+
+    def uncertainty(self, out: Output) -> Uncertainty:
+        """Entropies. The expected entropy is taken over the samples, drawn anew whatever the approximation."""
+        if isinstance(out, Tensor):
+            total = self.predictive(out).entropy()
+            return Uncertainty(total, total, torch.zeros_like(total))
+        logits = out.values if isinstance(out, Samples) else out.sample(self.num_samples, self.generator)
+        log_probs = F.log_softmax(logits, -1)
+        total = Categorical(probs=log_probs.exp().mean(0)).entropy()
+        aleatoric = -(log_probs.exp() * log_probs).sum(-1).mean(0)
+        return Uncertainty(total, aleatoric, (total - aleatoric).clamp(min=0))
+
+    def _logits(self, out: Output) -> Tensor:
+        """Logits of one softmax, or with a leading dimension of samples."""
+        if isinstance(out, Tensor):
+            return out
+        if isinstance(out, Samples):
+            return out.values
+        if self.approximation == "probit":
+            return out.mean / (1 + math.pi / 8 * out.var).sqrt()
+        return out.sample(self.num_samples, self.generator)
+
+
+def _softmax_variance(p: Tensor, var: Tensor, curvature: float = 1.0) -> Tensor:
+    """Σ p v − curvature·Σ p² v over classes, kept as a dimension of one."""
+    return (p * var).sum(-1, keepdim=True) - curvature * (p.square() * var).sum(-1, keepdim=True)
+
+
+def _check_labels(out: Output, y: Tensor) -> None:
+    expected, classes = out.shape[:-1], out.shape[-1]
+    if y.is_floating_point() or y.dtype == torch.bool:
+        raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")
+    if y.shape != expected:
+        raise ValueError(f"CategoricalLikelihood: labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}")
+    if y.device.type == "cpu" and y.numel() and values_can_be_read(y):
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= classes:
+            raise ValueError(f"CategoricalLikelihood: labels run from {low} to {high}; they must be in 0..{classes - 1}")

@@ -1,0 +1,1 @@
+"""The maths: pure functions from tensors to tensors, one per operation."""

@@ -1,0 +1,242 @@
+"""Linear layers and convolutions with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mnvi.precision import full_precision, widened
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``x, weight, bias -> y``: a matrix product, or a convolution when its geometry is given.
+
+    Args:
+        stride, padding, dilation, transposed, output_padding, groups: as in ``torch.convolution``; a ``stride`` of None
+            means a matrix product.
+
+    Example:
+        >>> import torch
+        >>> Affine()(torch.ones(1, 3), torch.ones(2, 3))
+        tensor([[3., 3.]])
+    """
+
+    stride: tuple[int, ...] | None = None
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+    groups: int = 1
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self.stride is None:
+            return F.linear(x, weight, bias)
+        batched = x.dim() == len(self.stride) + 2
+        y = torch.convolution(x if batched else x[None], weight, bias, *self._geometry())
+        return y if batched else y[0]
+
+    def gradients(self, grad: Tensor, x: Tensor, weight: Tensor, to_x: bool, to_weight: bool) -> tuple[Any, Any]:
+        """Gradients with respect to ``x`` and ``weight``, where wanted."""
+        if self.stride is None:
+            return (
+                grad @ weight if to_x else None,
+                grad.flatten(0, -2).T @ x.flatten(0, -2) if to_weight else None,
+            )
+        batched = x.dim() == len(self.stride) + 2
+        g_x, g_weight, _ = torch.ops.aten.convolution_backward(
+            grad if batched else grad[None],
+            x if batched else x[None],
+            weight,
+            None,
+            *self._geometry(),
+            (to_x, to_weight, False),
+        )
+        return (g_x[0] if to_x and not batched else g_x), g_weight
+
+    def bias_gradient(self, grad: Tensor) -> Tensor:
+        channel = -1 if self.stride is None else -1 - len(self.stride)
+        return grad.sum([d for d in range(grad.dim()) if d != grad.dim() + channel])
+
+    def _geometry(self) -> tuple[Any, ...]:
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
+
+
+def multiplicative_noise(
+    affine: Affine, mean: Tensor, var: Tensor | None, weight: Tensor, bias: Tensor | None, alpha: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Moments of a layer with weights :math:`\mathcal N(m, \alpha m^2)`; exact for independent inputs.
+
+    .. math:: E = Mx + b, \qquad V = (M\circ M)\,(\alpha\circ x\circ x + (1+\alpha)\circ v)
+
+    Args:
+        affine: the layer's linear operation.
+        mean: input means x.
+        var: input variances v, or None for a known input.
+        weight, bias: M and b.
+        alpha: noise variances, laid out to broadcast against the input.
+
+    Example:
+        >>> import torch
+        >>> multiplicative_noise(Affine(), torch.ones(1, 2), None, torch.ones(1, 2), None, torch.full((2,), 0.5))
+        (tensor([[2.]]), tensor([[1.]]))
+    """
+    needs_gradient = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (mean, var, weight, bias, alpha)
+    )
+    if needs_gradient and not _is_transformed():
+        expectation, variance = _MultiplicativeNoise.apply(affine, mean, var, weight, bias, alpha)
+        return expectation, variance
+    expectation = affine(*_lowered(mean, weight, bias))
+    with full_precision(mean):
+        variance = affine(_second_moment(mean, var, alpha), widened(weight).square())
+    return expectation, variance
+
+
+class _MultiplicativeNoise(torch.autograd.Function):
+    """Keeps only what went in; the noisy second moments and squared weights are made again for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, affine: Affine, mean: Tensor, var: Tensor | None, weight: Tensor, bias: Tensor | None, alpha: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        expectation = affine(*_lowered(mean, weight, bias))
+        with full_precision(mean):
+            variance = affine(_second_moment(mean, var, alpha), widened(weight).square())
+        ctx.affine, ctx.has_var, ctx.low = affine, var is not None, expectation.dtype
+        ctx.save_for_backward(mean, weight, alpha, *([] if var is None else [var]))
+        return expectation, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Any, ...]:
+        mean, weight, alpha, *rest = ctx.saved_tensors
+        var = rest[0] if ctx.has_var else None
+        _, to_mean, to_var, to_weight, to_bias, to_alpha = ctx.needs_input_grad
+        affine: Affine = ctx.affine
+        with full_precision(mean):
+            inner, inner_weight = affine.gradients(
+                g_mean.to(ctx.low), mean.to(ctx.low), weight.to(ctx.low), to_mean, to_weight
+            )
+            outer, outer_weight = affine.gradients(
+                g_var,
+                _second_moment(mean, var, alpha),
+                widened(weight).square(),
+                to_mean or to_var or to_alpha,
+                to_weight,
+            )
+            g_x = g_v = g_w = g_a = None
+            if to_mean:
+                g_x = inner.to(mean.dtype).addcmul(outer * alpha, widened(mean), value=2).to(mean.dtype)
+            if to_weight:
+                g_w = inner_weight.to(weight.dtype).addcmul(outer_weight.to(weight.dtype), weight, value=2)
+            if to_alpha:
+                total = widened(mean).square() if var is None else torch.addcmul(var, widened(mean), widened(mean))
+                g_a = total.mul_(outer).sum_to_size(_aligned(alpha, total)).reshape(alpha.shape)
+            if to_var:
+                g_v = outer * (1 + alpha)
+            g_b = affine.bias_gradient(g_mean.to(weight.dtype)) if to_bias else None
+        return None, g_x, g_v, g_w, g_b, g_a
+
+
+def independent_weights(
+    affine: Affine,
+    mean: Tensor,
+    var: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    spread: Tensor,
+    bias_spread: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    r"""Moments of a layer with weights :math:`\mathcal N(m, s)`, biases :math:`\mathcal N(b, s_b)`; exact likewise.
+
+    .. math:: E = Mx + b, \qquad V = S\,(x\circ x) + (S + M\circ M)\,v + s_b
+
+    Args:
+        affine, mean, var, weight, bias: as in :func:`multiplicative_noise`.
+        spread: S, in the shape of ``weight``.
+        bias_spread: :math:`s_b`, or None.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 2)
+        >>> independent_weights(Affine(), one, one, one, None, 0.5 * one, None)
+        (tensor([[2.]]), tensor([[4.]]))
+    """
+    expectation = affine(*_lowered(mean, weight, bias))
+    with full_precision(mean):
+        spread = widened(spread)
+        variance = affine(widened(mean).square(), spread, None if bias_spread is None else widened(bias_spread))
+        if var is not None:
+            variance = variance + affine(var, spread + widened(weight).square())
+    return expectation, variance
+
+
+def shared_variance(
+    affine: Affine, mean: Tensor, var: Tensor | None, weight: Tensor, bias: Tensor | None, spread: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Moments of a layer whose weights share a variance per input; exact likewise.
+
+    .. math:: E = Mx + b, \qquad V_i = \sum_j s_j(v_j + x_j^2) + \sum_j m_{ij}^2 v_j
+
+    Args:
+        affine, mean, var, weight, bias: as in :func:`multiplicative_noise`.
+        spread: s, laid out to broadcast against the input.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(1, 2)
+        >>> shared_variance(Affine(), one, one, one, None, torch.full((2,), 0.5))
+        (tensor([[2.]]), tensor([[4.]]))
+    """
+    expectation = affine(*_lowered(mean, weight, bias))
+    with full_precision(mean):
+        square = widened(mean).square()
+        noise = spread * (square if var is None else square + var)
+        one_output = _summing_weight(affine, weight)
+        variance = affine(noise, widened(one_output))  # one output per group serves all outputs of the group
+        per_group = expectation.shape[_channel_dim(affine)] // affine.groups
+        variance = variance.repeat_interleave(per_group, _channel_dim(affine))
+        if var is not None:
+            variance = variance + affine(var, widened(weight).square())
+    return expectation, variance
+
+
+def _summing_weight(affine: Affine, weight: Tensor) -> Tensor:
+    """Weights of ones that give one output unit per group."""
+    if affine.transposed:
+        return torch.ones_like(weight[:, :1])
+    return torch.ones_like(weight[: affine.groups])
+
+
+def _channel_dim(affine: Affine) -> int:
+    return -1 if affine.stride is None else -1 - len(affine.stride)
+
+
+def _second_moment(mean: Tensor, var: Tensor | None, alpha: Tensor) -> Tensor:
+    """α∘x² + (1+α)∘v"""
+    square = widened(mean).square() * alpha
+    return square if var is None else torch.addcmul(square, var, 1 + alpha)
+
+
+def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The operands of the mean in the dtype that autocast asks for."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    return x, weight, bias
+
+
+def _is_transformed() -> bool:
+    """Compilers and ``torch.func`` do their own bookkeeping, better than a hand-written backward pass."""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _aligned(alpha: Tensor, like: Tensor) -> tuple[int, ...]:
+    return (1,) * (like.dim() - alpha.dim()) + tuple(alpha.shape)

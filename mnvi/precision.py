@@ -1,0 +1,21 @@
+"""Variances are squares: under autocast they are computed in float32 whatever the means use."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def full_precision(tensor: Tensor) -> AbstractContextManager:
+    """Switch autocast off on the tensor's device, if it is on."""
+    device = tensor.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Half precision to float32, everything else as it is."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -1,0 +1,106 @@
+"""Tables of rules: which torch function is answered by what, for one kind of value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_NAMESPACES = (torch, Tensor, F, torch._C._nn, torch.special)
+_IN_PLACE: dict[Callable, bool] = {}
+
+
+class NoRuleError(TypeError):
+    """Raised when a function without a rule meets a ``Gaussian``; the message says how to add one.
+
+    Example:
+        >>> import torch, mnvi
+        >>> x = mnvi.Gaussian(torch.zeros(2, 2), torch.ones(2, 2))
+        >>> try:
+        ...     torch.linalg.inv(x)
+        ... except mnvi.NoRuleError as error:
+        ...     print(str(error).split(";")[0])
+        no rule for torch.linalg.inv on a Gaussian
+    """
+
+
+class RuleTable:
+    """The rules of one kind of value.
+
+    Args:
+        value_name: the name of the value's class, for messages.
+        decorator: how a rule is added, for messages.
+    """
+
+    def __init__(self, value_name: str, decorator: str) -> None:
+        self._rules: dict[Callable, Callable] = {}
+        self._value_name = value_name
+        self._decorator = decorator
+
+    def rule(self, *functions: Callable) -> Callable[[Callable], Callable]:
+        """Decorator: answer these functions with the decorated one; the last rule given for a function counts."""
+        for function in functions:
+            if not callable(function):
+                raise TypeError(f"rule: expected torch functions, e.g. @{self._decorator}(torch.erf), got {function!r}")
+
+        def register(handler: Callable) -> Callable:
+            for function in functions:
+                self._rules[function] = handler
+            return handler
+
+        return register
+
+    def __contains__(self, function: Callable) -> bool:
+        return function in self._rules
+
+    def answer(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Look the rule up, apply it, and honour in-place calls."""
+        handler = self._rules.get(function)
+        if handler is None:
+            raise NoRuleError(self._explain(function))
+        result = handler(*args, **kwargs)
+        if kwargs.get("inplace") or function in _IN_PLACE:
+            target = args[0]
+            if isinstance(target, Tensor):
+                raise TypeError(
+                    f"{_name(function)}: a tensor cannot take in a {self._value_name} in place, its variance would be "
+                    "lost; write y = x + g instead of x += g"
+                )
+            return target.become(result)
+        return result
+
+    def _explain(self, function: Callable) -> str:
+        name = _name(function)
+        return (
+            f"no rule for {name} on a {self._value_name}; give it one with @{self._decorator}({name}), a function from "
+            f"the call's arguments to a {self._value_name}. For an elementwise function of a Gaussian this is enough: "
+            f"mnvi.rule({name})(mnvi.elementwise({name})). If the uncertainty is not wanted here, pass x.mean"
+        )
+
+
+def every(*names: str) -> tuple[Callable, ...]:
+    """All spellings of these operations: function, method, ``nn.functional``; in-place ones (``name_``) included."""
+    found: dict[Callable, None] = {}
+    for name in names:
+        for namespace in _NAMESPACES:
+            if callable(function := getattr(namespace, name, None)):
+                found[function] = None
+            if callable(function := getattr(namespace, name + "_", None)):
+                found[function] = None
+                _IN_PLACE[function] = True
+    if not found:
+        raise AttributeError(f"torch has no operation named {', '.join(names)}")
+    return tuple(found)
+
+
+def _name(function: Callable) -> str:
+    name = getattr(function, "__name__", str(function))
+    if name.startswith("linalg_"):
+        return "torch.linalg." + name.removeprefix("linalg_")
+    for prefix, namespace in (("torch.nn.functional", F), ("torch", torch), ("torch.Tensor", Tensor)):
+        if getattr(namespace, name, None) is function:
+            return f"{prefix}.{name}"
+    return f"{getattr(function, '__module__', None) or 'torch'}.{name}"

@@ -1,0 +1,41 @@
+"""Which torch function is answered by which moment function, for :class:`mnvi.Gaussian`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mnvi.gaussian import RULES
+
+
+def rule(*functions: Callable) -> Callable[[Callable], Callable]:
+    """Decorator: answer these torch functions, when one of their arguments is a ``Gaussian``, with the decorated one.
+
+    The decorated function gets the arguments of the original call and returns the ``Gaussian`` of the result. The last
+    rule given for a function counts. A function of your own takes part after wrapping it in :func:`mnvi.elementwise`.
+
+    Args:
+        functions: the callables as torch sees them, e.g. ``torch.erf, torch.Tensor.erf``.
+
+    Example:
+        >>> import torch, mnvi
+        >>> @mnvi.rule(torch.trace, torch.Tensor.trace)
+        ... def trace(x):
+        ...     return mnvi.Gaussian(x.mean.trace(), x.var.trace())
+        >>> torch.trace(mnvi.Gaussian(torch.eye(2), torch.ones(2, 2))).var
+        tensor(2.)
+    """
+    return RULES.rule(*functions)
+
+
+def has_rule(function: Callable) -> bool:
+    """Whether a function is answered for a ``Gaussian``.
+
+    Example:
+        >>> import torch, mnvi.rules
+        >>> mnvi.rules.has_rule(torch.relu), mnvi.rules.has_rule(torch.sort)
+        (True, False)
+    """
+    return function in RULES
+
+
+from mnvi.rules import activations, arithmetic, linear, shapes  # noqa: E402, F401  # fills the table

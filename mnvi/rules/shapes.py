@@ -1,0 +1,108 @@
+"""Rearrangements: what is done to the means is done to the variances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mnvi.gaussian import RULES, Gaussian
+from mnvi.registry import every
+
+_ONE_TO_ONE = """
+    view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand repeat
+    repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold diagonal
+    masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach to float double half bfloat16
+    type cpu cuda
+""".split()
+_ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit".split()
+_LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like".split()
+
+
+def _out_of_place(name: str) -> list[Callable]:
+    return [function for function in every(name) if not function.__name__.endswith("_")]
+
+
+def _rearrange(function: Callable) -> Callable:
+    def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        return Gaussian.trusted(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
+
+    return answer
+
+
+def _divide(function: Callable) -> Callable:
+    def answer(x: Gaussian, *args: Any, **kwargs: Any) -> tuple[Gaussian, ...]:
+        pieces = zip(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs), strict=True)
+        return tuple(Gaussian.trusted(mean, var) for mean, var in pieces)
+
+    return answer
+
+
+def _create(function: Callable) -> Callable:
+    def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Tensor:
+        created: Tensor = function(x.mean, *args, **kwargs)
+        return created
+
+    return answer
+
+
+for _names, _make in ((_ONE_TO_ONE, _rearrange), (_ONE_TO_MANY, _divide), (_LIKE, _create)):
+    for _name in _names:
+        for _function in _out_of_place(_name):
+            RULES.rule(_function)(_make(_function))
+
+
+@RULES.rule(Tensor.view_as, Tensor.reshape_as)
+def reshape_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor:
+    return x.reshape(other.shape)
+
+
+@RULES.rule(Tensor.expand_as)
+def expand_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor:
+    return x.expand(other.shape)
+
+
+@RULES.rule(Tensor.type_as)
+def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor:
+    return x.to(other.dtype)
+
+
+def _joined(function: Callable, values: Sequence[Gaussian | Tensor], *args: Any, **kwargs: Any) -> Gaussian:
+    means = [x.mean if isinstance(x, Gaussian) else x for x in values]
+    variances = [x.var if isinstance(x, Gaussian) else torch.zeros_like(x) for x in values]
+    return Gaussian.trusted(function(means, *args, **kwargs), function(variances, *args, **kwargs))
+
+
+@RULES.rule(torch.cat, torch.concat, torch.concatenate)
+def cat(tensors: Sequence[Gaussian | Tensor], dim: int = 0, *, out: None = None) -> Gaussian:
+    return _joined(torch.cat, tensors, dim)
+
+
+@RULES.rule(torch.stack)
+def stack(tensors: Sequence[Gaussian | Tensor], dim: int = 0, *, out: None = None) -> Gaussian:
+    return _joined(torch.stack, tensors, dim)
+
+
+@RULES.rule(F.pad)
+def pad(x: Gaussian, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Gaussian:
+    return Gaussian.trusted(F.pad(x.mean, pad, mode, value), F.pad(x.var, pad, mode))
+
+
+@RULES.rule(torch.where, Tensor.where)
+def where(condition: Any, a: Any, b: Any = None) -> Gaussian:
+    if isinstance(condition, Gaussian):  # x.where(condition, other) puts x first
+        condition, a = a, condition
+    pick = [
+        torch.where(condition, *(getattr(x, part) if isinstance(x, Gaussian) else default(x) for x in (a, b)))
+        for part, default in (("mean", lambda x: x), ("var", lambda x: 0.0))
+    ]
+    mean, var = pick
+    return Gaussian.trusted(mean, var.expand_as(mean))
+
+
+@RULES.rule(*every("masked_fill"))
+def masked_fill(x: Gaussian, mask: Tensor, value: float | Tensor) -> Gaussian:
+    return Gaussian.trusted(x.mean.masked_fill(mask, value), x.var.masked_fill(mask, 0.0))
