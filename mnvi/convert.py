@@ -77,7 +77,7 @@ def convert(
 
 
 def kl_divergence(model: nn.Module) -> Tensor:
-    r"""True KL of all posteriors in a model from their priors, :math:`\sum_w KL[q(w)\,\|\,p(w)]`; tied weights count once.
+    r"""True KL of a model's posteriors from their priors, :math:`\sum_w KL[q(w)\,\|\,p(w)]`; tied weights count once.
 
     Example:
         >>> import torch, mnvi
@@ -106,8 +106,10 @@ def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
 def _choose(
     model: nn.Module, posteriors: Mapping[str, Posterior], only: list[Selector], skip: list[Selector]
 ) -> dict[str, tuple[nn.Module, Posterior]]:
-    candidates = {
-        name: module for name, module in model.named_modules() if isinstance(module, (*_BAYESIAN, BayesianLayer))
+    candidates: dict[str, nn.Module] = {
+        name: cast(nn.Module, module)
+        for name, module in model.named_modules()
+        if isinstance(module, (*_BAYESIAN, BayesianLayer))
     }
     for role, selectors in (("posterior", list(posteriors)), ("only", only), ("skip", skip)):
         for selector in selectors:

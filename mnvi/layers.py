@@ -26,8 +26,10 @@ class BayesianLayer(nn.Module):
 
     posterior: Posterior
     weight: Tensor
-    bias: Tensor | None
-    in_units: int
+    bias: Any  # a tensor or None
+    rho: Tensor  # with MultiplicativeNoise
+    log_var: Tensor  # with MeanField and SharedMeanField
+    bias_log_var: Tensor | None  # with MeanField
 
     def __init__(self, *args: Any, posterior: Posterior, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -36,15 +38,13 @@ class BayesianLayer(nn.Module):
     def adopt(self, posterior: Posterior) -> None:
         """Take on a posterior: add its parameters to the layer's own."""
         if not isinstance(posterior, Posterior):
-            raise TypeError(
-                f"posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got {posterior!r}"
-            )
+            raise TypeError(f"posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got {posterior!r}")
         self.posterior = posterior
         posterior.add_parameters(self)
 
-    def prepared(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor, Tensor | None]:
+    def prepared(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor, Tensor | None]:
         """The linear operation for this input, and the input's mean and variance (None: the input is known)."""
-        affine, x = self._affine(x)
+        affine, x = self._affine(x, **geometry)
         return (affine, x.mean, x.var) if isinstance(x, Gaussian) else (affine, x, None)
 
     def weight_variance(self) -> Tensor:
@@ -61,6 +61,11 @@ class BayesianLayer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, posterior={self.posterior}"
+
+    @property
+    def in_units(self) -> int:
+        """Number of input units or channels."""
+        raise NotImplementedError
 
     @property
     def fan_in(self) -> int:
@@ -82,7 +87,7 @@ class BayesianLayer(nn.Module):
     def grouped_units(self, units: Tensor) -> Tensor:
         return self.along_weight(units)
 
-    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+    def _affine(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor | Gaussian]:
         raise NotImplementedError
 
     def _checked(self, x: Tensor | Gaussian, channel_dim: int) -> None:
@@ -103,11 +108,11 @@ class Linear(BayesianLayer, nn.Linear):
         torch.Size([5, 2])
     """
 
-    def forward(self, x: Tensor | Gaussian) -> Gaussian:  # type: ignore[override]
-        return self.posterior.forward(self, x)
+    def forward(self, input: Any) -> Any:
+        return self.posterior.forward(self, input)
 
     @property
-    def in_units(self) -> int:  # type: ignore[override]
+    def in_units(self) -> int:
         return self.in_features
 
     def along_input(self, units: Tensor) -> Tensor:
@@ -116,14 +121,14 @@ class Linear(BayesianLayer, nn.Linear):
     def along_weight(self, units: Tensor) -> Tensor:
         return units
 
-    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+    def _affine(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor | Gaussian]:
         self._checked(x, -1)
         return Affine(), x
 
 
-class _Convolution(BayesianLayer, nn.modules.conv._ConvNd):  # type: ignore[misc]
+class _Convolution(BayesianLayer, nn.modules.conv._ConvNd):
     @property
-    def in_units(self) -> int:  # type: ignore[override]
+    def in_units(self) -> int:
         return self.in_channels
 
     def along_input(self, units: Tensor) -> Tensor:
@@ -142,10 +147,10 @@ class _Convolution(BayesianLayer, nn.modules.conv._ConvNd):  # type: ignore[misc
 
 
 class _ForwardConvolution(_Convolution):
-    def forward(self, x: Tensor | Gaussian) -> Gaussian:
-        return self.posterior.forward(self, x)
+    def forward(self, input: Any) -> Any:
+        return self.posterior.forward(self, input)
 
-    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+    def _affine(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor | Gaussian]:
         self._checked(x, -1 - len(self.kernel_size))
         padding = self.padding
         if self.padding_mode != "zeros" or isinstance(padding, str):
@@ -158,12 +163,8 @@ class _ForwardConvolution(_Convolution):
 
 
 class _TransposedConvolution(_Convolution, nn.modules.conv._ConvTransposeNd):
-    def forward(self, x: Tensor | Gaussian, output_size: list[int] | None = None) -> Gaussian:
-        self._output_size = output_size
-        try:
-            return self.posterior.forward(self, x)
-        finally:
-            self._output_size = None
+    def forward(self, input: Any, output_size: list[int] | None = None) -> Any:
+        return self.posterior.forward(self, input, output_size=output_size)
 
     def along_weight(self, units: Tensor) -> Tensor:  # weight [in, out / groups, kernel...]
         return units.view(-1, 1, *(1 for _ in self.kernel_size))
@@ -174,16 +175,15 @@ class _TransposedConvolution(_Convolution, nn.modules.conv._ConvTransposeNd):
     def grouped_units(self, units: Tensor) -> Tensor:
         return self.along_weight(units)
 
-    def _affine(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+    def _affine(  # type: ignore[override]
+        self, x: Tensor | Gaussian, output_size: list[int] | None = None
+    ) -> tuple[Affine, Tensor | Gaussian]:
         dims = len(self.kernel_size)
         self._checked(x, -1 - dims)
-        extra = self._output_padding(
-            cast(Tensor, x), self._output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
         padding = cast(tuple, self.padding)
+        stride, kernel, dilation = list(self.stride), list(self.kernel_size), list(self.dilation)
+        extra = self._output_padding(cast(Tensor, x), output_size, stride, list(padding), kernel, dims, dilation)
         return Affine(self.stride, padding, self.dilation, True, tuple(extra), self.groups), x
-
-    _output_size: list[int] | None = None
 
 
 class Conv1d(_ForwardConvolution, nn.Conv1d):

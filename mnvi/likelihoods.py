@@ -135,7 +135,7 @@ class GaussianLikelihood(Likelihood):
 
 
 class CategoricalLikelihood(Likelihood):
-    r"""Classification: :math:`y \sim \mathrm{softmax}(h)`, logits :math:`h \sim \mathcal N(\mu, v)` in the last dimension.
+    r"""Classification: :math:`y \sim \mathrm{softmax}(h)` with logits :math:`h \sim \mathcal N(\mu, v)`, classes last.
 
     Args:
         num_samples: S, logit samples of ``"sampling"``.
@@ -230,4 +230,6 @@ def _check_labels(out: Output, y: Tensor) -> None:
     if y.device.type == "cpu" and y.numel() and values_can_be_read(y):
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= classes:
-            raise ValueError(f"CategoricalLikelihood: labels run from {low} to {high}; they must be in 0..{classes - 1}")
+            raise ValueError(
+                f"CategoricalLikelihood: labels run from {low} to {high}; they must be in 0..{classes - 1}"
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -29,8 +29,8 @@ class Posterior(ABC):
         """Variance of every weight, in the shape of ``weight``."""
 
     @abstractmethod
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian) -> Gaussian:
-        """Mean and variance of the layer's output."""
+    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
+        """Mean and variance of the layer's output; ``geometry`` is what the layer's ``prepared`` takes."""
 
     @abstractmethod
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
@@ -47,8 +47,8 @@ class MultiplicativeNoise(Posterior):
 
     .. math:: V[Z] = (M\circ M)\,((1+\alpha)\circ v + \alpha\circ x\circ x)
 
-    Adds one parameter ``rho`` per input unit or channel, :math:`\alpha = \log(1 + e^\rho)`. Biases are deterministic and
-    outside the KL.
+    Adds one parameter ``rho`` per input unit or channel, :math:`\alpha = \log(1 + e^\rho)`. Biases are deterministic
+    and outside the KL.
 
     .. math:: KL = \sum_{ij} \tfrac12\Big(\log\frac{\sigma^2}{\alpha_j m_{ij}^2 + 10^{-10}}
               + \frac{(1+\alpha_j)m_{ij}^2}{\sigma^2} - 1\Big)
@@ -79,8 +79,8 @@ class MultiplicativeNoise(Posterior):
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
         return layer.along_weight(F.softplus(layer.rho)) * layer.weight.square()
 
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian) -> Gaussian:
-        affine, mean, var = layer.prepared(x)
+    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
+        affine, mean, var = layer.prepared(x, **geometry)
         alpha = layer.along_input(F.softplus(layer.rho))
         return Gaussian.trusted(*linear.multiplicative_noise(affine, mean, var, layer.weight, layer.bias, alpha))
 
@@ -133,8 +133,8 @@ class MeanField(Posterior):
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
         return None if layer.bias_log_var is None else layer.bias_log_var.exp()
 
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian) -> Gaussian:
-        affine, mean, var = layer.prepared(x)
+    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
+        affine, mean, var = layer.prepared(x, **geometry)
         spread, bias_spread = layer.log_var.exp(), self.bias_variance(layer)
         return Gaussian.trusted(
             *linear.independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
@@ -142,7 +142,7 @@ class MeanField(Posterior):
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         pairs = [(layer.weight, layer.log_var)]
-        if layer.bias is not None:
+        if layer.bias_log_var is not None:
             pairs.append((layer.bias, layer.bias_log_var))
         if isinstance(self.prior_variance, EmpiricalBayes):
             scale = self.prior_variance.scale / layer.fan_in
@@ -185,8 +185,8 @@ class SharedMeanField(Posterior):
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
         return layer.along_weight(layer.log_var.exp()).expand_as(layer.weight)
 
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian) -> Gaussian:
-        affine, mean, var = layer.prepared(x)
+    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
+        affine, mean, var = layer.prepared(x, **geometry)
         spread = layer.along_input(layer.log_var.exp())
         return Gaussian.trusted(*linear.shared_variance(affine, mean, var, layer.weight, layer.bias, spread))
 

@@ -97,8 +97,8 @@ def empirical_bayes(mean: Tensor, log_var: Tensor, shape: float, scale: float) -
 
     Example:
         >>> import torch
-        >>> empirical_bayes(torch.zeros(4), torch.zeros(4), 4.4798, 1.0)
-        tensor(0.0042)
+        >>> empirical_bayes(torch.ones(4), torch.zeros(4), 4.4798, 1.0)
+        tensor(1.6300)
     """
     count = mean.numel()
     total = (log_var.exp() + mean.square()).sum()

@@ -40,7 +40,8 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]
     if floor:
         var = var.clamp(min=floor)
     if not torch.compiler.is_compiling() and not _needs_gradient(mean, var) and _blockable(mean, var):
-        return _blocked(mean, var, for_backward=False)[:2]
+        expectation, variance = _blocked(mean, var, for_backward=False)
+        return expectation, variance
     expectation, variance, _, _ = _ReLU.apply(mean, var)
     return expectation, variance
 
@@ -53,7 +54,8 @@ class _ReLU(torch.autograd.Function):
     @staticmethod
     def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if not torch.compiler.is_compiling() and _blockable(mean, var):
-            return _blocked(mean, var, for_backward=True)
+            expectation, variance, cdf, slope = _blocked(mean, var, for_backward=True)
+            return expectation, variance, cdf, slope
         return _formula(mean, var)
 
     @staticmethod
@@ -120,7 +122,7 @@ def _in_memory_order(tensor: Tensor) -> Tensor | None:
     return None
 
 
-def _blocked(mean: Tensor, var: Tensor, for_backward: bool) -> tuple[Tensor, ...]:
+def _blocked(mean: Tensor, var: Tensor, for_backward: bool) -> list[Tensor]:
     """:func:`_formula`, block by block: intermediate arrays stay in the cache instead of going through memory."""
     outputs = [torch.empty_like(mean) for _ in range(4 if for_backward else 2)]
     flat = [_in_memory_order(t) for t in (mean, var, *outputs)]
@@ -147,4 +149,4 @@ def _blocked(mean: Tensor, var: Tensor, for_backward: bool) -> tuple[Tensor, ...
         if for_backward:
             pieces[4].copy_(cdf)
             torch.div(density, sigma, out=pieces[5]).masked_fill_(torch.le(v, _SMALLEST_VARIANCE, out=below), 0)
-    return tuple(outputs)
+    return outputs

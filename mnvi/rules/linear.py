@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.precision import full_precision
