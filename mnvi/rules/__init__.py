@@ -38,4 +38,4 @@ def has_rule(function: Callable) -> bool:
     return function in RULES
 
 
-from mnvi.rules import activations, arithmetic, linear, shapes  # noqa: E402, F401  # fills the table
+from mnvi.rules import activations, arithmetic, dropout, linear, normalization, pooling, shapes  # noqa: E402, F401

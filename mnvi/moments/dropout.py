@@ -1,0 +1,54 @@
+"""Dropout as one more source of variance."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mnvi.precision import widened
+
+# The value SELU saturates at, with the sign turned: what torch's alpha dropout replaces dropped entries by.
+_SATURATION = 1.7580993408473766
+
+
+def dropout(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    r"""Moments of :math:`mZ`, where m is 0 with probability p and :math:`1/(1-p)` otherwise; exact.
+
+    From :math:`E[m] = 1` and :math:`E[m^2] = 1/(1-p)`:
+
+    .. math:: E = \mu, \qquad V = \frac{v + p\mu^2}{1-p}
+
+    When a mask is shared by a whole channel, as in ``dropout2d``, this is still each entry's mean and variance; that the
+    entries of the channel are dropped together is not kept.
+
+    Args:
+        mean, var: the input's moments.
+        p: the probability of zero; at 1 everything is dropped and both moments are 0.
+
+    Example:
+        >>> import torch
+        >>> dropout(torch.full((1,), 2.0), torch.ones(1), 0.5)
+        (tensor([2.]), tensor([6.]))
+    """
+    if p == 1:
+        return mean * 0, var * 0
+    return mean.clone(), (var + p * widened(mean).square()) / (1 - p)
+
+
+def alpha_dropout(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    r"""Moments of alpha dropout, which sets entries to :math:`-\alpha' = -1.7581` and rescales; exact.
+
+    With :math:`a = ((1 + p\alpha'^2)(1-p))^{-1/2}`:
+
+    .. math:: E = a(1-p)\mu, \qquad V = a^2(1-p)\big(v + p(\mu + \alpha')^2\big)
+
+    Example:
+        >>> import torch
+        >>> e, v = alpha_dropout(torch.zeros(1), torch.ones(1), 0.3)  # made to keep zero mean and unit variance
+        >>> e.item(), round(v.item(), 4)
+        (0.0, 1.0)
+    """
+    if p == 1:
+        return mean * 0, var * 0
+    kept = 1 - p
+    scale = 1 / ((1 + p * _SATURATION**2) * kept)
+    return mean * (scale**0.5 * kept), scale * kept * (var + p * (widened(mean) + _SATURATION).square())
