@@ -1,0 +1,74 @@
+"""Time and memory of Bayesian networks as ratios to the deterministic network.
+
+Everything that is compared runs in turn, round after round, in this one process; a figure is the median over the
+rounds. Times on a shared machine drift, ratios within a run much less.
+
+    python -m benchmarks                          # LeNet, AllCNN, ResNet18; writes benchmarks/results/speed.json
+    python -m benchmarks --models lenet --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from benchmarks.subjects import METHODS, MODELS, MODES, Subject
+from benchmarks.tables import markdown, ratios
+from benchmarks.timing import interleaved, kept_for_backward
+
+RESULTS = Path(__file__).parent / "results" / "speed.json"
+
+
+def measure(model: str, methods: list[str], modes: list[str], batch: int, rounds: int) -> list[dict]:
+    """One record per method, mode and quantity."""
+    records = []
+    for quantity in ("inference", "training"):
+        subjects = [Subject(model, method, mode, quantity, batch) for method in methods for mode in modes]
+        times = interleaved([subject.step for subject in subjects], rounds)
+        for subject, milliseconds in zip(subjects, times, strict=True):
+            records.append(subject.record(milliseconds=milliseconds))
+    for method in methods:
+        for mode in modes:
+            subject = Subject(model, method, mode, "training", batch)
+            records.append({**subject.record(), "quantity": "memory", "bytes": kept_for_backward(subject)})
+    return records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--batch", type=int, default=100, help="batch size (default: 100)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds over all subjects (default: 7)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
+    arguments = parser.parse_args()
+    if "deterministic" not in arguments.methods or "eager" not in arguments.modes:
+        parser.error("the deterministic eager network is what everything is compared with: leave it in")
+
+    torch.manual_seed(0)
+    records = []
+    for model in arguments.models:
+        torch.compiler.reset()
+        records += measure(model, arguments.methods, arguments.modes, arguments.batch, arguments.rounds)
+        print(markdown(model, ratios([r for r in records if r["model"] == model])), flush=True)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
+        "torch": torch.__version__,
+        "batch": arguments.batch,
+        "rounds": arguments.rounds,
+        "records": records,
+    }
+    temporary = arguments.output.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    os.replace(temporary, arguments.output)
+
+
+if __name__ == "__main__":
+    main()

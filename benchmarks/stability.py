@@ -1,0 +1,94 @@
+"""Train a Bayesian ResNet18 from scratch in float32 and under bfloat16 autocast; losses must stay finite and fall.
+
+    python -m benchmarks.stability                          # scikit-learn's handwritten digits, 200 steps each
+    python -m benchmarks.stability --images folder/train    # any folder of class folders with photos
+
+Exits with 1 if a loss is not finite or the mean over the last tenth is not below that over the first tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import mnvi
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """1,797 handwritten digits, 8 x 8 grey, as 32 x 32 colour images with zero mean and unit variance."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = torch.as_tensor(images, dtype=torch.float32).view(-1, 1, 8, 8)
+    x = F.interpolate((x - x.mean()) / x.std(), size=32, mode="bilinear").expand(-1, 3, -1, -1)
+    return x, torch.as_tensor(labels)
+
+
+def photos(folder: Path) -> tuple[Tensor, Tensor]:
+    """All images of a folder of class folders, 32 x 32."""
+    from mnvi.vision import torchvision
+
+    transforms = torchvision.transforms
+    read = transforms.Compose([transforms.Resize(32), transforms.CenterCrop(32), transforms.ToTensor()])
+    pictures = torchvision.datasets.ImageFolder(str(folder), read)
+    images, labels = zip(*pictures, strict=True)
+    x = torch.stack(images)
+    return (x - x.mean((0, 2, 3), keepdim=True)) / x.std((0, 2, 3), keepdim=True), torch.tensor(labels)
+
+
+def train(x: Tensor, y: Tensor, posterior: mnvi.Posterior, autocast: bool, steps: int, batch: int) -> list[float]:
+    """The loss of every step."""
+    torch.manual_seed(0)
+    net = mnvi.convert(mnvi.models.resnet18(int(y.max()) + 1, stem="cifar"), posterior)
+    elbo = mnvi.ELBO(mnvi.CategoricalLikelihood(), num_data=len(y), kappa=5e-8 * len(y))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    losses = []
+    for _ in range(steps):
+        chosen = torch.randint(len(y), (batch,))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            out = net(x[chosen])
+            terms = elbo(out, y[chosen], mnvi.kl_divergence(net))
+        if out.var.dtype != torch.float32:
+            raise AssertionError(f"variances are {out.var.dtype}, not float32")
+        optimizer.zero_grad()
+        terms.loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1, norm_type=math.inf)
+        optimizer.step()
+        losses.append(float(terms.loss.detach()))
+    return losses
+
+
+def falls(losses: list[float]) -> bool:
+    """All finite, and lower in the last tenth than in the first."""
+    tenth = max(len(losses) // 10, 1)
+    return all(map(math.isfinite, losses)) and sum(losses[-tenth:]) < sum(losses[:tenth])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, help="folder of class folders (default: scikit-learn's digits)")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=32)
+    arguments = parser.parse_args()
+    x, y = photos(arguments.images) if arguments.images else digits()
+    good = True
+    for posterior in (mnvi.MultiplicativeNoise(prior_variance=1e-4), mnvi.MeanField(prior_variance=1e-4)):
+        for autocast in (False, True):
+            losses = train(x, y, posterior, autocast, arguments.steps, arguments.batch)
+            good &= falls(losses)
+            tenth = max(len(losses) // 10, 1)
+            first, last = sum(losses[:tenth]) / tenth, sum(losses[-tenth:]) / tenth
+            kind = "bfloat16 autocast" if autocast else "float32"
+            verdict = "falls" if falls(losses) else "FAILS"
+            print(f"{type(posterior).__name__:20} {kind:18} loss {first:.3f} -> {last:.3f}  {verdict}", flush=True)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

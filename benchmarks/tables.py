@@ -1,0 +1,37 @@
+"""Figures as ratios, and ratios as a table."""
+
+from __future__ import annotations
+
+QUANTITIES = ("inference", "training", "memory")
+
+
+def ratios(records: list[dict]) -> list[dict]:
+    """Each figure over that of the eager deterministic network, and over the best deterministic one."""
+    found = []
+    for quantity in QUANTITIES:
+        matching = [record for record in records if record["quantity"] == quantity]
+        figures = {(r["method"], r["mode"]): r.get("milliseconds", r.get("bytes")) for r in matching}
+        eager = figures["deterministic", "eager"]
+        best = min(value for (method, _), value in figures.items() if method == "deterministic")
+        for (method, mode), value in figures.items():
+            row = {"method": method, "mode": mode, "quantity": quantity, "figure": value}
+            found.append({**row, "to_eager": value / eager, "to_best": value / best})
+    return found
+
+
+def markdown(model: str, rows: list[dict]) -> str:
+    """``a / b``: ratio to the eager deterministic network / to the best deterministic one."""
+    lines = [
+        f"\n### {model}\n",
+        "| method | mode | inference | training | memory kept for backward |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for method, mode in dict.fromkeys((row["method"], row["mode"]) for row in rows):
+        cells = {r["quantity"]: r for r in rows if (r["method"], r["mode"]) == (method, mode)}
+        text = [f"{cells[q]['to_eager']:.2f} / {cells[q]['to_best']:.2f} ({_unit(cells[q])})" for q in QUANTITIES]
+        lines.append(f"| {method} | {mode} | {' | '.join(text)} |")
+    return "\n".join(lines)
+
+
+def _unit(row: dict) -> str:
+    return f"{row['figure'] / 2**20:.0f} MiB" if row["quantity"] == "memory" else f"{row['figure']:.0f} ms"
