@@ -11,7 +11,8 @@ No term is a difference of large numbers for ``d >= -1``; for smaller ``d`` the 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -61,20 +62,29 @@ class _ReLU(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
         mean, var = inputs
-        expectation, _, cdf, density = output
-        ctx.mark_non_differentiable(cdf, density)
-        ctx.save_for_backward(expectation, cdf, density)
+        expectation, _, cdf, slope = output
+        ctx.mark_non_differentiable(cdf, slope)
+        ctx.set_materialize_grads(False)  # no zeros for the outputs that have no gradient
+        ctx.save_for_backward(expectation, cdf, slope)
         ctx.dtypes = mean.dtype, var.dtype
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_mean: Tensor, g_var: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        # ∂E/∂μ = Φ, ∂E/∂v = φ/2σ, ∂V/∂μ = 2E(1−Φ), ∂V/∂v = Φ − Eφ/σ
-        expectation, cdf, density = ctx.saved_tensors
-        through = g_var * expectation
-        to_mean = g_mean * cdf + 2 * through * (1 - cdf)
-        to_var = g_var * cdf + density * (0.5 * g_mean - through)
+    def backward(ctx: Any, g_mean: Tensor | None, g_var: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+        expectation, cdf, slope = ctx.saved_tensors
+        g_mean = torch.zeros_like(expectation) if g_mean is None else g_mean
+        g_var = torch.zeros_like(cdf) if g_var is None else g_var
+        tensors = g_mean, g_var, expectation, cdf, slope
+        if not torch.compiler.is_compiling() and _blockable(*tensors):
+            return _blocked_gradients(*tensors)
+        to_mean, to_var = _gradients(*tensors)
         return to_mean.to(ctx.dtypes[0]), to_var.to(ctx.dtypes[1])
+
+
+def _gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """∂E/∂μ = Φ, ∂E/∂v = φ/2σ, ∂V/∂μ = 2E(1−Φ), ∂V/∂v = Φ − Eφ/σ."""
+    through = g_var * expectation
+    return g_mean * cdf + 2 * through * (1 - cdf), g_var * cdf + slope * (0.5 * g_mean - through)
 
 
 def _formula(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -98,18 +108,14 @@ def _needs_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
-def _blockable(mean: Tensor, var: Tensor) -> bool:
+def _blockable(first: Tensor, *others: Tensor) -> bool:
     """Large plain CPU tensors of one dtype and one dense memory layout."""
     return (
-        mean.device.type == "cpu"
-        and mean.numel() >= _BLOCKED_FROM
-        and mean.dtype == var.dtype
-        and type(mean) is Tensor
-        and type(var) is Tensor
-        and not torch._C._functorch.is_functorch_wrapped_tensor(mean)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(var)
-        and _in_memory_order(mean) is not None
-        and mean.stride() == var.stride()
+        first.device.type == "cpu"
+        and first.numel() >= _BLOCKED_FROM
+        and not any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (first, *others))
+        and _in_memory_order(first) is not None
+        and all(t.dtype == first.dtype and t.stride() == first.stride() and type(t) is Tensor for t in others)
     )
 
 
@@ -122,31 +128,47 @@ def _in_memory_order(tensor: Tensor) -> Tensor | None:
     return None
 
 
+def _blocks(tensors: Sequence[Tensor], scratch: int) -> Iterator[tuple[Tensor, ...]]:
+    """Corresponding blocks of all tensors, and some scratch blocks: what is done to them stays in the cache."""
+    flat = [cast(Tensor, _in_memory_order(t)) for t in tensors]
+    spare = [torch.empty(_BLOCK, dtype=tensors[0].dtype) for _ in range(scratch)]
+    for pieces in zip(*(t.split(_BLOCK) for t in flat), strict=True):
+        yield *pieces, *(t[: len(pieces[0])] for t in spare)
+
+
 def _blocked(mean: Tensor, var: Tensor, for_backward: bool) -> list[Tensor]:
-    """:func:`_formula`, block by block: intermediate arrays stay in the cache instead of going through memory."""
+    """:func:`_formula` without large intermediate arrays; Φ and φ/σ only for a backward pass."""
     outputs = [torch.empty_like(mean) for _ in range(4 if for_backward else 2)]
-    flat = [_in_memory_order(t) for t in (mean, var, *outputs)]
-    size, tail, density, cdf = (mean.new_empty(_BLOCK) for _ in range(4))
-    sigma, below = mean.new_empty(_BLOCK), torch.empty(_BLOCK, dtype=torch.bool)
-    for pieces in zip(*(t.split(_BLOCK) for t in flat if t is not None), strict=True):
-        m, v, e, s = pieces[:4]
-        n = len(m)
-        if n < _BLOCK:
-            size, tail, density, cdf, sigma, below = (t[:n] for t in (size, tail, density, cdf, sigma, below))
+    for m, v, e, s, *rest in _blocks([mean, var, *outputs], scratch=5):
+        size, tail, density, cdf, sigma = rest[-5:]
         torch.clamp(v, min=_SMALLEST_VARIANCE, out=sigma).sqrt_()
-        torch.div(m, sigma, out=size)
-        torch.lt(size, 0, out=below)
-        size.abs_()
+        torch.div(m, sigma, out=cdf)
+        torch.abs(cdf, out=size)
         torch.mul(size, _SQRT_HALF, out=tail)
         torch.mul(tail, tail, out=density).neg_().exp_().mul_(_INV_SQRT_2PI)
         tail.erfc_().mul_(0.5)
-        torch.sub(1, tail, out=cdf)
-        torch.where(below, tail, cdf, out=cdf)
+        torch.where(cdf >= 0, 1 - tail, tail, out=cdf)
         torch.addcmul(density, size, tail, value=-1, out=tail).clamp_(min=0)  # the excess t
         torch.clamp(m, min=0, out=e).addcmul_(sigma, tail)
         size.add_(tail).mul_(tail)
         torch.sub(cdf, size, out=s).clamp_(min=0).mul_(v)
         if for_backward:
-            pieces[4].copy_(cdf)
-            torch.div(density, sigma, out=pieces[5]).masked_fill_(torch.le(v, _SMALLEST_VARIANCE, out=below), 0)
+            kept_cdf, slope = rest[:2]
+            kept_cdf.copy_(cdf)
+            torch.div(density, sigma, out=slope).masked_fill_(v <= _SMALLEST_VARIANCE, 0)
     return outputs
+
+
+def _blocked_gradients(
+    g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    """:func:`_gradients` without large intermediate arrays."""
+    to_mean, to_var = torch.empty_like(expectation), torch.empty_like(expectation)
+    tensors = [g_mean, g_var, expectation, cdf, slope, to_mean, to_var]
+    for gm, gv, e, c, s, m, v, through, above in _blocks(tensors, scratch=2):
+        torch.mul(gv, e, out=through)
+        torch.sub(1, c, out=above)
+        torch.mul(gm, c, out=m).addcmul_(through, above, value=2)
+        torch.add(through.neg_(), gm, alpha=0.5, out=through)
+        torch.mul(gv, c, out=v).addcmul_(s, through)
+    return to_mean, to_var
