@@ -60,12 +60,25 @@ def convert(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert: model must be a torch.nn.Module, got {type(model).__name__}")
-    posteriors = {"*": posterior} if isinstance(posterior, Posterior) else dict(posterior)
-    converted = copy.deepcopy(model)
-    chosen = _choose(converted, posteriors, _as_list(only), _as_list(skip))
+    if not isinstance(posterior, Posterior | Mapping):
+        raise TypeError(
+            "convert: posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), or a mapping from name "
+            f"patterns to posteriors; got {posterior!r}"
+        )
+    posteriors = {"*": posterior} if isinstance(posterior, Posterior) else posterior
+    chosen = _choose(model, posteriors, None if only is None else _as_list(only), _as_list(skip))
+    for name in chosen:
+        _refuse_what_cannot_be_converted(name, model.get_submodule(name))
+    try:
+        converted = copy.deepcopy(model)
+    except RuntimeError as error:
+        raise ValueError(
+            "convert: the model cannot be copied; torch.nn.utils.weight_norm stands in the way, remove it with "
+            "remove_weight_norm or use torch.nn.utils.parametrizations.weight_norm"
+        ) from error
     by_weight: dict[int, BayesianLayer] = {}
-    for name, (module, layer_posterior) in chosen.items():
-        _refuse_what_cannot_be_converted(name, module)
+    for name, layer_posterior in chosen.items():
+        module = converted.get_submodule(name)
         module.__class__ = _BAYESIAN[type(module)]
         layer = cast(BayesianLayer, module)
         twin = by_weight.setdefault(id(layer.weight), layer)
@@ -85,10 +98,12 @@ def kl_divergence(model: nn.Module) -> Tensor:
         >>> mnvi.kl_divergence(layer).allclose(0.5 * sum(p.square().sum() for p in (layer.weight, layer.bias)))
         True
     """
-    terms = {id(layer.weight): layer for layer in bayesian_layers(model)}
-    if not terms:
+    layers = bayesian_layers(model)
+    if not layers:
         raise ValueError("kl_divergence: no layer of this model has a posterior; give it one with mnvi.convert")
-    return torch.stack([layer.kl_divergence() for layer in terms.values()]).sum()
+    weights = [layer.weight for layer in layers]  # held, as the id of a freed tensor is given to another
+    distinct = {id(weight): layer for weight, layer in zip(weights, layers, strict=True)}
+    return torch.stack([layer.kl_divergence() for layer in distinct.values()]).sum()
 
 
 def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
@@ -104,29 +119,29 @@ def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
 
 
 def _choose(
-    model: nn.Module, posteriors: Mapping[str, Posterior], only: list[Selector], skip: list[Selector]
-) -> dict[str, tuple[nn.Module, Posterior]]:
+    model: nn.Module, posteriors: Mapping[str, Posterior], only: list[Selector] | None, skip: list[Selector]
+) -> dict[str, Posterior]:
     candidates: dict[str, nn.Module] = {
         name: cast(nn.Module, module)
         for name, module in model.named_modules()
         if isinstance(module, (*_BAYESIAN, BayesianLayer))
     }
-    for role, selectors in (("posterior", list(posteriors)), ("only", only), ("skip", skip)):
+    for role, selectors in (("posterior", list(posteriors)), ("only", only or []), ("skip", skip)):
         for selector in selectors:
             if selector != "*" and not any(_selects(selector, *item) for item in candidates.items()):
                 raise ValueError(
                     f"convert: {role}={selector!r} matches none of the model's linear and convolution layers: "
                     f"{', '.join(map(repr, list(candidates)[:8]))}{' …' if len(candidates) > 8 else ''}"
                 )
-    chosen: dict[str, tuple[nn.Module, Posterior]] = {}
+    chosen: dict[str, Posterior] = {}
     for name, module in candidates.items():
-        if only and not any(_selects(s, name, module) for s in only):
+        if only is not None and not any(_selects(s, name, module) for s in only):
             continue
         if any(_selects(s, name, module) for s in skip):
             continue
         matching = [value for pattern, value in posteriors.items() if fnmatchcase(name, pattern)]
         if matching:
-            chosen[name] = module, matching[0]
+            chosen[name] = matching[0]
     if not chosen:
         raise ValueError(
             "convert: there is no layer to convert; known are "
@@ -167,9 +182,9 @@ def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
         )
     if isinstance(module._parameters["weight"], nn.parameter.UninitializedParameter):
         raise ValueError(f"{where} has no weights yet; run the model once on an example before converting")
-    if type(module) not in _BAYESIAN:
+    if type(module) not in _BAYESIAN or "forward" in module.__dict__:
         raise ValueError(
-            f"{where} is a subclass with a forward of its own, which would not use the posterior; replace it by its "
+            f"{where} has a forward of its own, which would not use the posterior; replace it by its "
             f"torch original, or skip={name!r}"
         )
 
@@ -179,6 +194,11 @@ def _share_posterior(name: str, layer: BayesianLayer, twin: BayesianLayer, poste
         raise ValueError(
             f"convert: layer {name!r} shares its weight with a layer of another kind or posterior; tied weights have "
             f"one posterior, so skip={name!r} or untie them"
+        )
+    if layer.bias is not twin.bias and twin.bias_variance() is not None:
+        raise ValueError(
+            f"convert: layer {name!r} shares its weight but not its bias with another, and {type(posterior).__name__} "
+            f"has a posterior over biases too; tie the biases, skip={name!r}, or use mnvi.MultiplicativeNoise"
         )
     layer.posterior = posterior
     for parameter_name, parameter in twin._parameters.items():

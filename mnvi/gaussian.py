@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ RULES = RuleTable("Gaussian", "mnvi.rule")
 _HALF = (torch.float16, torch.bfloat16)
 
 
+@dataclass(init=False, repr=False, eq=False)  # as one, DistributedDataParallel finds the tensors in it
 class Gaussian:
     r"""A tensor of independent Gaussian variables :math:`Z_i \sim \mathcal N(\mu_i, v_i)`.
 
@@ -135,6 +137,14 @@ class Gaussian:
     def requires_grad(self) -> bool:
         return self.mean.requires_grad or self.var.requires_grad
 
+    @property
+    def T(self) -> Gaussian:
+        return self.map(lambda t: t.T)
+
+    @property
+    def mT(self) -> Gaussian:
+        return self.map(lambda t: t.mT)
+
     def dim(self) -> int:
         return self.mean.dim()
 
@@ -212,6 +222,27 @@ class Gaussian:
     def __abs__(self) -> Gaussian:
         return RULES.answer(torch.abs, (self,), {})
 
+    def __eq__(self, other: object) -> Any:
+        return torch.eq(self, other)  # type: ignore[call-overload]
+
+    def __ne__(self, other: object) -> Any:
+        return torch.ne(self, other)  # type: ignore[call-overload]
+
+    def __lt__(self, other: Any) -> Any:
+        return torch.lt(self, other)  # type: ignore[call-overload]
+
+    def __le__(self, other: Any) -> Any:
+        return torch.le(self, other)  # type: ignore[call-overload]
+
+    def __gt__(self, other: Any) -> Any:
+        return torch.gt(self, other)  # type: ignore[call-overload]
+
+    def __ge__(self, other: Any) -> Any:
+        return torch.ge(self, other)  # type: ignore[call-overload]
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Gaussian is neither true nor false; compare x.mean, or write `x is not None`")
+
     def __iadd__(self, other: Any) -> Gaussian:
         return self.become(self + other)
 
@@ -233,6 +264,10 @@ class Gaussian:
             >>> x.add_(1).mean is x.mean
             True
         """
+        if other.shape != self.shape:
+            raise ValueError(
+                f"an in-place operation cannot change a Gaussian of shape {tuple(self.shape)} to {tuple(other.shape)}"
+            )
         self.mean = other.mean
         self.var = other.var
         return self

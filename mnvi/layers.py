@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mnvi.gaussian import Gaussian
 from mnvi.moments.linear import Affine
 from mnvi.posteriors import Posterior
+from mnvi.precision import autocasts
 
 
 class BayesianLayer(nn.Module):
@@ -96,6 +97,16 @@ class BayesianLayer(nn.Module):
                 f"{type(self).__name__}: expected {self.in_units} input units in dimension {channel_dim}, "
                 f"got an input of shape {tuple(x.shape)}"
             )
+        if x.device != self.weight.device:
+            raise ValueError(
+                f"{type(self).__name__}: the input is on {x.device}, the weight on {self.weight.device}; move one with "
+                ".to(device)"
+            )
+        if x.dtype != self.weight.dtype and not autocasts(self.weight):
+            raise TypeError(
+                f"{type(self).__name__}: the input is {x.dtype}, the weight {self.weight.dtype}; convert one with "
+                ".to(dtype)"
+            )
 
 
 class Linear(BayesianLayer, nn.Linear):
@@ -174,6 +185,10 @@ class _TransposedConvolution(_Convolution, nn.modules.conv._ConvTransposeNd):
 
     def grouped_units(self, units: Tensor) -> Tensor:
         return self.along_weight(units)
+
+    @property
+    def fan_in(self) -> int:
+        return self.weight[:, 0].numel() // self.groups
 
     def _affine(  # type: ignore[override]
         self, x: Tensor | Gaussian, output_size: list[int] | None = None

@@ -93,6 +93,7 @@ class GaussianLikelihood(Likelihood):
         mean, mean_var, log_noise, log_noise_var = self._heads(out)
         sampled = isinstance(out, Samples)
         expected = mean.shape[1:] if sampled else mean.shape
+        _check_tensor("GaussianLikelihood: targets", y, mean.device)
         if y.shape != expected:
             raise ValueError(
                 f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}"
@@ -163,8 +164,8 @@ class CategoricalLikelihood(Likelihood):
         self, num_samples: int = 64, approximation: str = "sampling", generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if not num_samples >= 1:
-            raise ValueError(f"CategoricalLikelihood: num_samples={num_samples} must be at least 1")
+        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+            raise ValueError(f"CategoricalLikelihood: num_samples={num_samples!r} must be a whole number, at least 1")
         if approximation not in ("sampling", "second_order", "probit"):
             raise ValueError(
                 f"CategoricalLikelihood: approximation={approximation!r} is not one of 'sampling', 'second_order', "
@@ -221,7 +222,15 @@ def _softmax_variance(p: Tensor, var: Tensor, curvature: float = 1.0) -> Tensor:
     return (p * var).sum(-1, keepdim=True) - curvature * (p.square() * var).sum(-1, keepdim=True)
 
 
+def _check_tensor(what: str, y: Tensor, device: torch.device) -> None:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{what} must be a torch.Tensor, got {type(y).__name__}; use torch.as_tensor")
+    if y.device != device:
+        raise ValueError(f"{what} are on {y.device}, the output on {device}; move them with .to({str(device)!r})")
+
+
 def _check_labels(out: Output, y: Tensor) -> None:
+    _check_tensor("CategoricalLikelihood: labels", y, out.values.device if isinstance(out, Samples) else out.device)
     expected, classes = out.shape[:-1], out.shape[-1]
     if y.is_floating_point() or y.dtype == torch.bool:
         raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")

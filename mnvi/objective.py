@@ -48,12 +48,16 @@ class StepSchedule:
     values: Mapping[int, float]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise TypeError(f"StepSchedule: values={self.values!r} must be a mapping such as {{0: 0.01, 100: 0.1}}")
         if 0 not in self.values or any(epoch < 0 for epoch in self.values):
             raise ValueError(f"StepSchedule: values={dict(self.values)} must map epochs >= 0 to numbers, 0 included")
         for epoch, value in self.values.items():
             _check_kappa(value, f"StepSchedule: the value from epoch {epoch} on")
 
     def __call__(self, epoch: int) -> float:
+        if epoch < 0:
+            raise ValueError(f"StepSchedule: epoch={epoch} must be at least 0")
         return self.values[max(start for start in self.values if start <= epoch)]
 
 
@@ -79,8 +83,8 @@ class ELBO:
     def __init__(self, likelihood: Likelihood, num_data: int, kappa: float | Callable[[int], float] = 1.0) -> None:
         if not isinstance(likelihood, Likelihood):
             raise TypeError(f"ELBO: likelihood must be e.g. mnvi.CategoricalLikelihood(), got {likelihood!r}")
-        if not num_data >= 1:
-            raise ValueError(f"ELBO: num_data={num_data} must be at least 1, the number of training examples")
+        if isinstance(num_data, bool) or not isinstance(num_data, int | float) or not 1 <= num_data < math.inf:
+            raise ValueError(f"ELBO: num_data={num_data!r} must be at least 1, the number of training examples")
         if not callable(kappa):
             _check_kappa(kappa, "ELBO: kappa")
         self.likelihood = likelihood
@@ -99,10 +103,13 @@ class ELBO:
         nll = -self.likelihood.expected_log_prob(out, y).mean()
         if kl is None:
             kl = nll.new_zeros(())
-        kappa = self.kappa(epoch) if callable(self.kappa) else self.kappa
+        kappa = self.kappa
+        if callable(kappa):
+            kappa = kappa(epoch)
+            _check_kappa(kappa, f"ELBO: kappa at epoch {epoch}")
         return Terms(nll + kappa / self.num_data * kl, nll, kl)
 
 
 def _check_kappa(value: float, what: str) -> None:
-    if not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{what}={value!r} must be a finite number >= 0")

@@ -10,10 +10,15 @@ from torch import Tensor
 
 def full_precision(tensor: Tensor) -> AbstractContextManager:
     """Switch autocast off on the tensor's device, if it is on."""
-    device = tensor.device.type
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
+    if autocasts(tensor):
+        return torch.autocast(tensor.device.type, enabled=False)
     return nullcontext()
+
+
+def autocasts(tensor: Tensor) -> bool:
+    """Whether autocast is on for the tensor's device; there is none on the meta device."""
+    device = tensor.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def widened(tensor: Tensor) -> Tensor:

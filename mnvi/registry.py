@@ -61,11 +61,14 @@ class RuleTable:
         handler = self._rules.get(function)
         if handler is None:
             raise NoRuleError(self._explain(function))
+        if kwargs.get("out") is not None:
+            raise TypeError(f"{_name(function)}: out= cannot take in a {self._value_name}; use the returned value")
         result = handler(*args, **kwargs)
         if kwargs.get("inplace") or function in _IN_PLACE:
             target = args[0]
             if isinstance(target, Tensor):
-                raise TypeError(
+                # not a TypeError, which `x += g` would turn into x = x + g, leaving other names of x without variance
+                raise RuntimeError(
                     f"{_name(function)}: a tensor cannot take in a {self._value_name} in place, its variance would be "
                     "lost; write y = x + g instead of x += g"
                 )

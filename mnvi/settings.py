@@ -29,8 +29,9 @@ class Options:
             value = getattr(self, name)
             if value not in allowed:
                 raise ValueError(f"options: {name}={value!r} is not one of {', '.join(map(repr, allowed))}")
-        if not self.relu_floor >= 0:
-            raise ValueError(f"options: relu_floor={self.relu_floor!r} must be a number >= 0")
+        floor = self.relu_floor
+        if isinstance(floor, bool) or not isinstance(floor, int | float) or not 0 <= floor < float("inf"):
+            raise ValueError(f"options: relu_floor={floor!r} must be a finite number >= 0")
 
 
 class _Current:

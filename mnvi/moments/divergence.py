@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mnvi.precision import widened
+
 _INSIDE_LOG = 1e-10
 
 
@@ -27,6 +29,7 @@ def multiplicative_noise(weight: Tensor, alpha: Tensor, prior_variance: float) -
         >>> multiplicative_noise(torch.ones(2, 1), torch.ones(1), 2.0)
         tensor(0.6931)
     """
+    weight, alpha = widened(weight), widened(alpha)  # 1e-10 is zero in half precision
     if torch.compiler.is_compiling():
         return _noise_formula(weight, alpha, prior_variance)
     value: Tensor = _MultiplicativeNoise.apply(weight, alpha, prior_variance)
@@ -80,6 +83,7 @@ def mean_field(mean: Tensor, log_var: Tensor, prior_variance: float) -> Tensor:
         >>> mean_field(torch.zeros(3), torch.zeros(3), 1.0)
         tensor(0.)
     """
+    mean, log_var = widened(mean), widened(log_var)
     log_ratio = log_var - math.log(prior_variance)
     # exp(r) − r − 1 ≥ 0 by itself, so that rounding cannot make the sum negative
     spread = (torch.expm1(log_ratio) - log_ratio).sum()
@@ -100,6 +104,7 @@ def empirical_bayes(mean: Tensor, log_var: Tensor, shape: float, scale: float) -
         >>> empirical_bayes(torch.ones(4), torch.zeros(4), 4.4798, 1.0)
         tensor(1.6300)
     """
+    mean, log_var = widened(mean), widened(log_var)
     count = mean.numel()
     total = (log_var.exp() + mean.square()).sum()
     weight, rate = count + 2 * shape + 2, 2 * (1 + shape) * scale

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mnvi.precision import full_precision, widened
+from mnvi.precision import autocasts, full_precision, widened
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Affine:
         if self.stride is None:
             return (
                 grad @ weight if to_x else None,
-                grad.flatten(0, -2).T @ x.flatten(0, -2) if to_weight else None,
+                grad.reshape(-1, len(weight)).T @ x.reshape(-1, weight.shape[1]) if to_weight else None,
             )
         batched = x.dim() == len(self.stride) + 2
         g_x, g_weight, _ = torch.ops.aten.convolution_backward(
@@ -61,7 +61,8 @@ class Affine:
 
     def bias_gradient(self, grad: Tensor) -> Tensor:
         channel = -1 if self.stride is None else -1 - len(self.stride)
-        return grad.sum([d for d in range(grad.dim()) if d != grad.dim() + channel])
+        others = [d for d in range(grad.dim()) if d != grad.dim() + channel]
+        return grad.sum(others) if others else grad
 
     def _geometry(self) -> tuple[Any, ...]:
         return self.stride, self.padding, self.dilation, self.transposed, self.output_padding, self.groups
@@ -225,10 +226,9 @@ def _second_moment(mean: Tensor, var: Tensor | None, alpha: Tensor) -> Tensor:
 
 
 def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The operands of the mean in the dtype that autocast asks for."""
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    """The operands of the mean in the dtype that autocast asks for; float64 is left alone, as torch's layers do."""
+    if autocasts(x) and x.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     return x, weight, bias
 

@@ -24,8 +24,17 @@ def _mean(value: Operand) -> Any:
 
 
 def _result(mean: Tensor, var: Any) -> Gaussian:
-    """Broadcasting against a plain operand can widen the mean alone."""
+    """Broadcasting against a plain operand can widen the mean alone, in shape or in dtype."""
+    if mean.dtype == torch.float64:
+        var = var.double()
     return Gaussian.trusted(mean, var if var.shape == mean.shape else var.expand_as(mean))
+
+
+def _squared(factor: Tensor | float, like: Tensor) -> Any:
+    """Squares of integers and of half precision overflow early, so they are taken in the dtype of the variance."""
+    if isinstance(factor, Tensor) and factor.dtype not in (torch.float32, torch.float64):
+        factor = factor.to(like.dtype)
+    return factor * factor
 
 
 @RULES.rule(*every("add"))
@@ -60,7 +69,7 @@ def mul(a: Operand, b: Operand, *, out: None = None) -> Gaussian:
         return Gaussian.trusted(*products.product(a.mean, a.var, b.mean, b.var))
     x, factor = (a, b) if isinstance(a, Gaussian) else (b, a)
     assert isinstance(x, Gaussian)
-    return _result(x.mean * factor, x.var * (factor * factor))
+    return _result(x.mean * factor, x.var * _squared(factor, x.var))  # type: ignore[arg-type]
 
 
 @RULES.rule(*every("div", "divide", "true_divide"), Tensor.__truediv__)
@@ -70,7 +79,7 @@ def div(a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Gaussian
     if isinstance(b, Gaussian):
         return mul(a, reciprocal(b))
     assert isinstance(a, Gaussian)
-    return _result(a.mean / b, a.var / (b * b))
+    return _result(a.mean / b, a.var / _squared(b, a.var))
 
 
 @RULES.rule(*every("reciprocal"))

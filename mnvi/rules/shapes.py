@@ -15,8 +15,8 @@ from mnvi.registry import every
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand repeat
     repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold diagonal
-    masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach to float double half bfloat16
-    type cpu cuda
+    masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach float double half bfloat16 cpu
+    cuda
 """.split()
 _ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit".split()
 _LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like".split()
@@ -53,6 +53,24 @@ for _names, _make in ((_ONE_TO_ONE, _rearrange), (_ONE_TO_MANY, _divide), (_LIKE
     for _name in _names:
         for _function in _out_of_place(_name):
             RULES.rule(_function)(_make(_function))
+
+
+def _cast(function: Callable) -> Callable:
+    def answer(x: Gaussian | Tensor, *args: Any, **kwargs: Any) -> Gaussian | Tensor:
+        args = tuple(a.mean if isinstance(a, Gaussian) else a for a in args)  # x.to(like), whatever like is
+        if not isinstance(x, Gaussian):
+            cast: Tensor = function(x, *args, **kwargs)
+            return cast
+        mean = function(x.mean, *args, **kwargs)
+        if not isinstance(mean, Tensor) or not mean.is_floating_point():
+            raise TypeError("a Gaussian can only be converted to a floating-point dtype; for integers take x.mean")
+        return Gaussian.trusted(mean, function(x.var, *args, **kwargs))
+
+    return answer
+
+
+for _function in (Tensor.to, Tensor.type):
+    RULES.rule(_function)(_cast(_function))
 
 
 @RULES.rule(Tensor.view_as, Tensor.reshape_as)
