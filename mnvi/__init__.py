@@ -10,6 +10,7 @@
 
 from mnvi import layers, metrics, models, rules
 from mnvi.convert import bayesian_layers, convert, kl_divergence
+from mnvi.elementwise import elementwise, quadrature, taylor
 from mnvi.gaussian import Gaussian
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood, Uncertainty
 from mnvi.objective import ELBO, StepSchedule, Terms
@@ -39,11 +40,14 @@ __all__ = [
     "Uncertainty",
     "bayesian_layers",
     "convert",
+    "elementwise",
     "kl_divergence",
     "layers",
     "metrics",
     "models",
     "options",
+    "quadrature",
     "rule",
     "rules",
+    "taylor",
 ]

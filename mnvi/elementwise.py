@@ -1,0 +1,95 @@
+"""A function of your own, made to answer for a Gaussian."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from mnvi.gaussian import Gaussian
+from mnvi.moments.quadrature import gauss_hermite, quadrature_moments, taylor_moments
+from mnvi.settings import current
+
+DEFAULT_ORDER = 20
+
+_APPROXIMATIONS = (None, "quadrature", "taylor")
+
+
+def elementwise(function: Callable, approximation: str | None = None, *, order: int = DEFAULT_ORDER) -> Callable:
+    r"""Let an elementwise function take a ``Gaussian``.
+
+    On a tensor the result does what ``function`` did; on a ``Gaussian`` it returns the ``Gaussian`` of the result,
+
+    .. math:: E = \sum_i w_i f(\mu + \sigma t_i), \quad V = \sum_i w_i (f(\mu + \sigma t_i) - E)^2
+              \qquad\text{or}\qquad E = f(\mu), \quad V = f'(\mu)^2\sigma^2.
+
+    Args:
+        function: the function; its first argument is the tensor, every entry of the result depends on the same entry of
+            it alone. Further arguments are passed on.
+        approximation: ``"quadrature"`` or ``"taylor"``; ``None`` is quadrature, unless
+            ``mnvi.options(activation="taylor")`` is in force.
+        order: number of Gauss–Hermite nodes. Exact for polynomials of degree up to ``order - 1``; for a smooth
+            function the error falls exponentially, as long as it varies on a scale not much smaller than
+            :math:`\sigma`. A kink or a step is felt: with 20 nodes ``abs`` is off by up to :math:`0.06\,\sigma` in
+            the mean.
+
+    Example:
+        >>> import torch, mnvi
+        >>> @mnvi.elementwise
+        ... def gaussian_bump(x):
+        ...     return torch.exp(-x * x)
+        >>> gaussian_bump(torch.zeros(1))
+        tensor([1.])
+        >>> gaussian_bump(mnvi.Gaussian(torch.zeros(1), torch.full((1,), 0.5))).mean  # 1/√2
+        tensor([0.7071])
+        >>> _ = mnvi.rule(torch.digamma, torch.Tensor.digamma)(mnvi.elementwise(torch.digamma))
+        >>> torch.digamma(mnvi.Gaussian(torch.ones(1), torch.full((1,), 1e-4))).var
+        tensor([0.0003])
+    """
+    if not callable(function):
+        raise TypeError(f"elementwise: function={function!r} is not callable; pass e.g. torch.erf")
+    if approximation not in _APPROXIMATIONS:
+        raise ValueError(f"elementwise: approximation={approximation!r} must be 'quadrature', 'taylor' or None")
+    if not isinstance(order, int) or order < 2:
+        raise ValueError(f"elementwise: order={order!r} must be a whole number of at least 2 nodes")
+    nodes = gauss_hermite(order)
+
+    @functools.wraps(function)
+    def answer(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Gaussian):
+            return function(x, *args, **kwargs)
+        kwargs.pop("inplace", None)  # the caller's object is changed by whoever called, not the nodes in here
+
+        def of_tensor(values: Tensor) -> Tensor:
+            result: Tensor = function(values, *args, **kwargs)
+            return result
+
+        if (approximation or current.value.activation) == "taylor":
+            return Gaussian.trusted(*taylor_moments(of_tensor, x.mean, x.var))
+        return Gaussian.trusted(*quadrature_moments(of_tensor, x.mean, x.var, nodes))
+
+    return answer
+
+
+def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:
+    """:func:`elementwise` by Gauss–Hermite quadrature, whatever :class:`mnvi.options` say.
+
+    Example:
+        >>> import torch, mnvi
+        >>> mnvi.quadrature(torch.exp, order=10)(mnvi.Gaussian(torch.zeros(1), torch.ones(1))).mean  # exp(1/2)
+        tensor([1.6487])
+    """
+    return elementwise(function, "quadrature", order=order)
+
+
+def taylor(function: Callable) -> Callable:
+    """:func:`elementwise` by the first-order rule.
+
+    Example:
+        >>> import torch, mnvi
+        >>> mnvi.taylor(torch.exp)(mnvi.Gaussian(torch.zeros(1), torch.ones(1)))
+        Gaussian(mean=tensor([1.]), var=tensor([1.]))
+    """
+    return elementwise(function, "taylor")
