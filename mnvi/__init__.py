@@ -8,14 +8,17 @@
 (torch.Size([8, 3]), torch.Size([8, 3]))
 """
 
-from mnvi import layers, metrics, models, rules
+from mnvi import covariance, layers, methods, metrics, models, rules
 from mnvi.convert import bayesian_layers, convert, kl_divergence
+from mnvi.covariance import DVI, JointGaussian
 from mnvi.elementwise import elementwise, quadrature, taylor
 from mnvi.gaussian import Gaussian
-from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood, Uncertainty
+from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood, Uncertainty, moment_matched
+from mnvi.methods import Objective
+from mnvi.montecarlo import Ensemble, MonteCarlo, mc_dropout
 from mnvi.objective import ELBO, StepSchedule, Terms
 from mnvi.outputs import Samples
-from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, SharedMeanField
+from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 from mnvi.registry import NoRuleError
 from mnvi.rules import rule
 from mnvi.settings import options
@@ -23,16 +26,22 @@ from mnvi.settings import options
 __version__ = "0.1.0"
 
 __all__ = [
+    "DVI",
     "ELBO",
     "CategoricalLikelihood",
     "EmpiricalBayes",
+    "Ensemble",
     "Gaussian",
     "GaussianLikelihood",
+    "JointGaussian",
     "Likelihood",
     "MeanField",
+    "MonteCarlo",
     "MultiplicativeNoise",
     "NoRuleError",
+    "Objective",
     "Posterior",
+    "Sampled",
     "Samples",
     "SharedMeanField",
     "StepSchedule",
@@ -40,11 +49,15 @@ __all__ = [
     "Uncertainty",
     "bayesian_layers",
     "convert",
+    "covariance",
     "elementwise",
     "kl_divergence",
     "layers",
+    "mc_dropout",
+    "methods",
     "metrics",
     "models",
+    "moment_matched",
     "options",
     "quadrature",
     "rule",

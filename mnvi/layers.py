@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mnvi.covariance import JointGaussian, linear
 from mnvi.gaussian import Gaussian
 from mnvi.moments.linear import Affine
 from mnvi.posteriors import Posterior
@@ -91,7 +93,7 @@ class BayesianLayer(nn.Module):
     def _affine(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor | Gaussian]:
         raise NotImplementedError
 
-    def _checked(self, x: Tensor | Gaussian, channel_dim: int) -> None:
+    def _checked(self, x: Tensor | Gaussian | JointGaussian, channel_dim: int) -> None:
         if x.dim() < -channel_dim or x.shape[channel_dim] != self.in_units:
             raise ValueError(
                 f"{type(self).__name__}: expected {self.in_units} input units in dimension {channel_dim}, "
@@ -120,6 +122,9 @@ class Linear(BayesianLayer, nn.Linear):
     """
 
     def forward(self, input: Any) -> Any:
+        if isinstance(input, JointGaussian):
+            self._checked(input, -1)
+            return linear(input, self.weight, self.bias, self.weight_variance(), self.bias_variance())
         return self.posterior.forward(self, input)
 
     @property
@@ -188,7 +193,8 @@ class _TransposedConvolution(_Convolution, nn.modules.conv._ConvTransposeNd):
 
     @property
     def fan_in(self) -> int:
-        return self.weight[:, 0].numel() // self.groups
+        """On average over the outputs: a stride spreads the inputs over so many more of them."""
+        return max(1, self.weight[:, 0].numel() // (self.groups * math.prod(self.stride)))
 
     def _affine(  # type: ignore[override]
         self, x: Tensor | Gaussian, output_size: list[int] | None = None

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
+from mnvi.covariance import JointGaussian
 from mnvi.gaussian import Gaussian, values_can_be_read
 from mnvi.outputs import Samples
 
-Output = Tensor | Gaussian | Samples
+Output = Tensor | Gaussian | JointGaussian | Samples
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -67,7 +68,9 @@ class GaussianLikelihood(Likelihood):
         E[\log p(y)] = -\tfrac12\big(\log 2\pi + c + e^{-c + v_c/2}(v_\mu + (\mu - y)^2)\big), \qquad
         p(y) = \mathcal N(\mu,\; v_\mu + e^{c + v_c/2})
 
-    :class:`mnvi.Samples` are averaged: the predictive distribution is then a mixture.
+    :class:`mnvi.Samples` are averaged: the predictive distribution is then a mixture (see :func:`moment_matched`). With
+    a :class:`mnvi.JointGaussian` the covariance of the two heads takes part, :math:`\mu - C_{\mu c}` instead of
+    :math:`\mu` in the expected log-likelihood.
 
     Args:
         homoscedastic: one noise variance for all inputs.
@@ -98,7 +101,7 @@ class GaussianLikelihood(Likelihood):
             raise ValueError(
                 f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}"
             )
-        error = mean_var + (mean - y).square()
+        error = mean_var + (mean - self._shift(out) - y).square()
         value = -0.5 * (_LOG_2PI + log_noise + torch.exp(0.5 * log_noise_var - log_noise) * error)
         return value.mean(0) if sampled else value
 
@@ -120,9 +123,18 @@ class GaussianLikelihood(Likelihood):
         aleatoric = aleatoric.expand_as(total)
         return Uncertainty(total, aleatoric, total - aleatoric)
 
+    def _shift(self, out: Output) -> Tensor | float:
+        """How far a factor exp(−c) moves the mean of μ: their covariance."""
+        if isinstance(out, JointGaussian) and not self.homoscedastic:
+            return out.cov[..., 0, 1]
+        return 0.0
+
     def _heads(self, out: Output) -> tuple[Tensor, Tensor | float, Tensor, Tensor | float]:
-        values = out.values if isinstance(out, Samples) else out.mean if isinstance(out, Gaussian) else out
-        var = out.var if isinstance(out, Gaussian) else None
+        var: Tensor | None = None
+        if isinstance(out, Gaussian | JointGaussian):
+            values, var = out.mean, out.var
+        else:
+            values = out.values if isinstance(out, Samples) else out
         if self.homoscedastic:
             return values, 0.0 if var is None else var, self.log_noise, 0.0
         if values.dim() == 0 or values.shape[-1] != 2:
@@ -144,8 +156,9 @@ class CategoricalLikelihood(Likelihood):
 
             - ``"sampling"`` (the paper's): :math:`\frac1S\sum_s \log\mathrm{softmax}(h^s)_y` and
               :math:`\frac1S\sum_s \mathrm{softmax}(h^s)`.
-            - ``"second_order"``: :math:`E[\mathrm{lse}(h)] \approx \mathrm{lse}(\mu) + \tfrac12(p\cdot v - \sum p^2v)`,
-              and the softmax expanded to second order, cut at 0 and renormalised.
+            - ``"second_order"``: :math:`E[\mathrm{lse}(h)] \approx \mathrm{lse}(\mu) + \tfrac12(p\cdot v - p^\top Cp)`,
+              C being the covariance, diagonal unless the output is a :class:`mnvi.JointGaussian`; and the softmax
+              expanded to second order, cut at 0 and renormalised.
             - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and the logarithm of it.
         generator: source of the samples, so that results repeat.
 
@@ -178,18 +191,20 @@ class CategoricalLikelihood(Likelihood):
     def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
         _check_labels(out, y)
         index = y.long().unsqueeze(-1)
-        if isinstance(out, Gaussian) and self.approximation == "second_order":
+        if isinstance(out, Gaussian | JointGaussian) and self.approximation == "second_order":
             log_p = F.log_softmax(out.mean, -1)
-            return (log_p - 0.5 * _softmax_variance(log_p.exp(), out.var)).gather(-1, index).squeeze(-1)
+            spread, common, _ = _softmax_variances(log_p.exp(), out)
+            return (log_p - 0.5 * (spread - common)).gather(-1, index).squeeze(-1)
         log_probs = F.log_softmax(self._logits(out), -1)
         if log_probs.dim() > index.dim():
             return log_probs.gather(-1, index.expand(len(log_probs), *index.shape)).squeeze(-1).mean(0)
         return log_probs.gather(-1, index).squeeze(-1)
 
     def predictive(self, out: Output) -> Categorical:
-        if isinstance(out, Gaussian) and self.approximation == "second_order":
+        if isinstance(out, Gaussian | JointGaussian) and self.approximation == "second_order":
             p = F.softmax(out.mean, -1)
-            bent = p * (1 + 0.5 * out.var * (1 - 2 * p) - 0.5 * _softmax_variance(p, out.var, curvature=2.0))
+            spread, common, own = _softmax_variances(p, out)
+            bent = p * (1 + 0.5 * (out.var - 2 * own - spread) + common)
             positive = bent.clamp(min=0)
             return Categorical(probs=positive / positive.sum(-1, keepdim=True))
         probs = F.softmax(self._logits(out), -1)
@@ -217,9 +232,31 @@ class CategoricalLikelihood(Likelihood):
         return out.sample(self.num_samples, self.generator)
 
 
-def _softmax_variance(p: Tensor, var: Tensor, curvature: float = 1.0) -> Tensor:
-    """Σ p v − curvature·Σ p² v over classes, kept as a dimension of one."""
-    return (p * var).sum(-1, keepdim=True) - curvature * (p.square() * var).sum(-1, keepdim=True)
+def moment_matched(distribution: Distribution) -> Normal:
+    r"""The Gaussian with a distribution's mean and variance; deep ensembles report its log-likelihood.
+
+    .. math:: \mathcal N\Big(\bar\mu,\; \frac1S\sum_s(\sigma_s^2 + \mu_s^2) - \bar\mu^2\Big)
+
+    Args:
+        distribution: a prediction for real numbers, such as a mixture; a ``Normal`` comes back as it is.
+
+    Example:
+        >>> import torch, mnvi
+        >>> mixture = mnvi.GaussianLikelihood().predictive(mnvi.Samples(torch.tensor([[[-1.0, 0.0]], [[1.0, 0.0]]])))
+        >>> mnvi.moment_matched(mixture).variance
+        tensor([2.0000])
+    """
+    if isinstance(distribution, Normal):
+        return distribution
+    if isinstance(distribution, Categorical):
+        raise TypeError("moment_matched: classes have no mean and variance; got a Categorical")
+    return Normal(distribution.mean, distribution.stddev)
+
+
+def _softmax_variances(p: Tensor, out: Gaussian | JointGaussian) -> tuple[Tensor, Tensor, Tensor]:
+    """p·v, pᵀCp and Cp, the sums over classes kept as a dimension of one."""
+    times_cov = (out.cov @ p.unsqueeze(-1)).squeeze(-1) if isinstance(out, JointGaussian) else out.var * p
+    return (p * out.var).sum(-1, keepdim=True), (p * times_cov).sum(-1, keepdim=True), times_cov
 
 
 def _check_tensor(what: str, y: Tensor, device: torch.device) -> None:

@@ -196,10 +196,53 @@ class SharedMeanField(Posterior):
 
 
 @dataclass(frozen=True)
-class EmpiricalBayes:
-    r"""DVI's prior: each weight tensor's prior variance is itself given an inverse-gamma prior and maximised out.
+class Sampled(Posterior):
+    r"""Any posterior, with each layer's output drawn instead of its moments passed on: local reparameterisation.
 
-    With :math:`S = \sum(s + m^2)` over the :math:`n` entries, :math:`b = (1+a)s_0^2`:
+    .. math:: z = E[Z] + \sqrt{V[Z]}\,\varepsilon, \qquad \varepsilon \sim \mathcal N(0, 1)
+
+    The network then runs on plain tensors. Parameters, their names and the KL are those of the given posterior, so a
+    network can be trained by sampling and evaluated sampling-free, or the reverse, by loading the ``state_dict``. The
+    paper's MC-MFVI is ``mnvi.MonteCarlo(mnvi.convert(net, mnvi.Sampled(mnvi.MeanField(...))))``.
+
+    Args:
+        posterior: what is learnt about the weights.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.convert(torch.nn.Linear(3, 2), mnvi.Sampled(mnvi.MeanField(prior_variance=1.0)))
+        >>> type(layer(torch.ones(5, 3))).__name__, list(dict(layer.named_parameters()))
+        ('Tensor', ['weight', 'bias', 'log_var', 'bias_log_var'])
+    """
+
+    posterior: Posterior
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.posterior, Posterior) or isinstance(self.posterior, Sampled):
+            raise TypeError(f"Sampled: posterior must be e.g. mnvi.MeanField(1.0), got {self.posterior!r}")
+
+    def add_parameters(self, layer: BayesianLayer) -> None:
+        self.posterior.add_parameters(layer)
+
+    def weight_variance(self, layer: BayesianLayer) -> Tensor:
+        return self.posterior.weight_variance(layer)
+
+    def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
+        return self.posterior.bias_variance(layer)
+
+    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Tensor:  # type: ignore[override]
+        return self.posterior.forward(layer, x, **geometry).sample(1)[0]
+
+    def kl_divergence(self, layer: BayesianLayer) -> Tensor:
+        return self.posterior.kl_divergence(layer)
+
+
+@dataclass(frozen=True)
+class EmpiricalBayes:
+    r"""DVI's prior: each tensor's prior variance :math:`\lambda` has an inverse-gamma prior and is maximised out.
+
+    With :math:`S = \sum(s + m^2)` over the :math:`n` entries, :math:`b = (1+a)s_0^2`, the best :math:`\lambda` is
+    :math:`(S+2b)/(n+2a+2)`. The KL is taken there; the inverse gamma's own log-density at it is left out, as in DVI.
 
     .. math:: KL = \tfrac12\Big[n\log\frac{S+2b}{n+2a+2} + S\,\frac{n+2a+2}{S+2b} - n - \sum\log s\Big]
 
