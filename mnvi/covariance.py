@@ -347,7 +347,7 @@ def relu(x: JointGaussian, inplace: bool = False) -> JointGaussian:
         \exp\Big(-\frac{\rho(m_i^2 + m_j^2)}{2ar} + \frac{\arcsin\rho - \rho}{a\rho}\,m_i m_j\Big)\Big)
 
     Exact to third order in :math:`\rho` and at :math:`m = 0`. For unit variances the error is at most 0.006 while
-    :math:`|\rho| \le 0.95`, and 0.0145 where :math:`|\rho| \to 1`.
+    :math:`|\rho| \le 0.95`, and 0.015 where :math:`|\rho| \to 1`.
     """
     if x._spread is None:
         return JointGaussian.trusted(torch.relu(x.mean))
