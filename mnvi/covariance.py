@@ -1,4 +1,11 @@
-"""Full covariances: the value that carries them through a fully connected network, its rules, and DVI."""
+"""Full covariances: the value that carries them through a fully connected network, its rules, and DVI.
+
+>>> import torch, mnvi
+>>> dvi = mnvi.DVI(mnvi.convert(mnvi.models.mlp(3), mnvi.MeanField(mnvi.EmpiricalBayes())))
+>>> out = dvi(torch.ones(5, 3))
+>>> out.mean.shape, out.cov.shape
+(torch.Size([5, 2]), torch.Size([5, 2, 2]))
+"""
 
 from __future__ import annotations
 
@@ -216,8 +223,24 @@ class JointGaussian:
     def __neg__(self) -> JointGaussian:
         return mul(self, -1)
 
+    def __iadd__(self, other: Any) -> JointGaussian:
+        return self.become(self + other)
+
+    def __isub__(self, other: Any) -> JointGaussian:
+        return self.become(self - other)
+
+    def __imul__(self, other: Any) -> JointGaussian:
+        return self.become(self * other)
+
+    def __itruediv__(self, other: Any) -> JointGaussian:
+        return self.become(self / other)
+
     def become(self, other: JointGaussian) -> JointGaussian:
         """Take over another's values: what an in-place operation does to this object."""
+        if other.shape != self.shape:
+            raise ValueError(
+                f"an in-place operation cannot change the shape {tuple(self.shape)} to {tuple(other.shape)}"
+            )
         self.mean = other.mean
         self._spread = other._spread
         return self

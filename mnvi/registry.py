@@ -77,10 +77,13 @@ class RuleTable:
 
     def _explain(self, function: Callable) -> str:
         name = _name(function)
+        shortcut = f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
+        if self._value_name != "Gaussian":
+            shortcut = ""
         return (
             f"no rule for {name} on a {self._value_name}; give it one with @{self._decorator}({name}), a function from "
-            f"the call's arguments to a {self._value_name}. For an elementwise function of a Gaussian this is enough: "
-            f"mnvi.rule({name})(mnvi.elementwise({name})). If the uncertainty is not wanted here, pass x.mean"
+            f"the call's arguments to a {self._value_name}.{shortcut} If the uncertainty is not wanted "
+            "here, pass x.mean"
         )
 
 

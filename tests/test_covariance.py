@@ -217,6 +217,23 @@ def test_dropout_can_draw_one_mask():
     torch.testing.assert_close(y.cov[~dropped][:, ~dropped], 4 * x.cov[~dropped][:, ~dropped])
 
 
+def test_in_place_arithmetic_is_seen_under_every_name():
+    x = random_joint(2, 3)
+    alias, expected = x, x * 2 + 1
+    x *= 2
+    x += 1
+    assert x is alias
+    assert_same(alias, expected)
+    with pytest.raises(ValueError, match="cannot change the shape"):
+        x += torch.zeros(4, 2, 3).double()
+
+
+def test_a_tensor_does_not_take_in_a_random_value_in_place():
+    tensor = torch.zeros(2, 3).double()
+    with pytest.raises(RuntimeError, match="in place"):
+        tensor += random_joint(2, 3)
+
+
 def test_in_place_relu_changes_the_value_itself():
     x = random_joint(2, 3)
     expected = torch.relu(copy.deepcopy(x))
@@ -449,6 +466,15 @@ def test_dvi_compiles_without_graph_breaks():
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     x = torch.randn(5, 3)
     assert_same(compiled(x), net(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_dvi_exports_with_a_dynamic_batch():
+    net = mnvi.DVI(mnvi.convert(mnvi.models.mlp(3, (4, 4)), mnvi.MeanField(1.0, init_log_var=-2.0))).eval()
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(net, (torch.randn(5, 3),), dynamic_shapes=({0: batch},)).module()
+    x = torch.randn(7, 3)
+    assert_same(exported(x), net(x))
 
 
 def test_under_autocast_covariances_stay_in_float32():
