@@ -12,7 +12,9 @@ from mnvi import covariance, layers, methods, metrics, models, rules
 from mnvi.convert import bayesian_layers, convert, kl_divergence
 from mnvi.covariance import DVI, JointGaussian
 from mnvi.elementwise import elementwise, quadrature, taylor
+from mnvi.export import export
 from mnvi.gaussian import Gaussian
+from mnvi.inference import optimize_for_inference
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood, Uncertainty, moment_matched
 from mnvi.methods import Objective
 from mnvi.montecarlo import Ensemble, MonteCarlo, mc_dropout
@@ -51,6 +53,7 @@ __all__ = [
     "convert",
     "covariance",
     "elementwise",
+    "export",
     "kl_divergence",
     "layers",
     "mc_dropout",
@@ -58,6 +61,7 @@ __all__ = [
     "metrics",
     "models",
     "moment_matched",
+    "optimize_for_inference",
     "options",
     "quadrature",
     "rule",

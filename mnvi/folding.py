@@ -1,0 +1,163 @@
+"""Batch norm folded into the layer before it: in evaluation it only scales and shifts that layer's output."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from mnvi import layers
+from mnvi.frozen import along_outputs, can_be_frozen, output_units
+from mnvi.layers import BayesianLayer
+from mnvi.montecarlo import Ensemble, MonteCarlo
+
+logger = logging.getLogger("mnvi")
+
+_KINDS = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+_LAYERS = tuple(getattr(package, kind) for package in (nn, layers) for kind in _KINDS)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class FoldedBatchNorm(nn.Module):
+    """Stands where a batch norm was; the layer before it does its work.
+
+    Args:
+        dims: dimensions of the values that the folding is right for. A batch norm acts on dimension 1, which for a
+            linear layer's output is the one of its units only if there are two.
+
+    Example:
+        >>> import torch
+        >>> FoldedBatchNorm(2)(torch.ones(1, 3))
+        tensor([[1., 1., 1.]])
+    """
+
+    def __init__(self, dims: int) -> None:
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != self.dims:
+            raise ValueError(
+                f"a batch norm was folded into the layer before it for {self.dims}-dimensional values, got shape "
+                f"{tuple(x.shape)}; use the model as it was before mnvi.optimize_for_inference"
+            )
+        return x
+
+    def extra_repr(self) -> str:
+        return f"dims={self.dims}"
+
+
+def fold_batch_norms(model: nn.Module) -> dict[nn.Module, Tensor]:
+    r"""Fold, in place, every batch norm of a model in evaluation mode that follows a linear or convolution layer.
+
+    With :math:`s = \gamma/\sqrt{\text{running var} + \epsilon}` weights become :math:`sM` and biases
+    :math:`s(b - \text{running mean}) + \beta`. The variances of weights and biases are to be multiplied by
+    :math:`s^2`, which is left to the caller.
+
+    Pairs are found in the graph of ``torch.fx``; a layer whose output goes anywhere else as well keeps its batch norm.
+    Nothing is folded in a model that cannot be traced. Both are said in the log, under the name "mnvi".
+
+    Args:
+        model: changed in place.
+
+    Returns:
+        For each layer that took in a batch norm, :math:`s^2` per output unit or channel.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).eval()
+        >>> list(fold_batch_norms(net)) == [net[0]]
+        True
+        >>> net[1]
+        FoldedBatchNorm(dims=2)
+    """
+    if isinstance(model, MonteCarlo | Ensemble):  # batching and stacking cannot be traced, the networks inside can
+        networks = [model.net] if isinstance(model, MonteCarlo) else model.members
+        return {layer: gain for network in networks for layer, gain in fold_batch_norms(network).items()}
+    norms = {module: name for name, module in model.named_modules() if isinstance(module, _NORMS)}
+    if not norms:
+        return {}
+    try:
+        pairs = _find_pairs(model)
+    except Exception as error:  # whatever a model's own code raises when fed with proxies
+        reason = str(error).partition("\n")[0]
+        logger.warning(
+            "none of the %d batch norms was folded: %s cannot be traced by torch.fx (%s: %s)",
+            len(norms), type(model).__name__, type(error).__name__, reason,
+        )  # fmt: skip
+        return {}
+    gains = {layer: _fold(layer, norm) for norm, layer in pairs.items()}
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in pairs:
+            model.set_submodule(name, FoldedBatchNorm(_output_dims(pairs[module])))
+    if left := [name for norm, name in norms.items() if norm not in pairs]:
+        logger.info("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
+    return gains
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
+
+
+def _find_pairs(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Batch norms, each with the layer whose every output goes to it and to nothing else."""
+    defaults: dict[str, Any] = {
+        name: parameter.default
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    graph = _Tracer().trace(model, concrete_args=defaults or None)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
+    used_otherwise = set()
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[modules[str(node.target)]].append(node)
+        elif node.op == "get_attr":  # e.g. a weight that is tied to an operation outside its layer
+            used_otherwise.add(modules.get(str(node.target).rpartition(".")[0]))
+    pairs = {}
+    for norm in calls:
+        sources = {source for node in calls[norm] for source in node.all_input_nodes}
+        makers = {modules[str(source.target)] if source.op == "call_module" else None for source in sources}
+        if len(makers) != 1 or (layer := makers.pop()) is None or used_otherwise & {layer, norm}:
+            continue
+        readers = {reader for node in calls[layer] for reader in node.users}
+        if readers == set(calls[norm]) and sources == set(calls[layer]) and _fits(layer, norm):
+            pairs[norm] = layer
+    return pairs
+
+
+def _fits(layer: nn.Module, norm: Any) -> bool:
+    """Subclasses may compute something else, hooks may read the values between the two or set the weight."""
+    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
+    if hooked or type(layer) not in _LAYERS or type(norm) not in _NORMS:
+        return False
+    if isinstance(layer, BayesianLayer) and not can_be_frozen(layer):
+        return False
+    return norm.running_var is not None and bool(norm.num_features == output_units(layer))
+
+
+def _fold(layer: Any, norm: Any) -> Tensor:
+    """Scale and shift the layer's output by the batch norm's; returns the squared scale. Float64 until the end."""
+    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    bias = -norm.running_mean.double() if layer.bias is None else layer.bias.double() - norm.running_mean.double()
+    bias = bias * scale
+    if norm.bias is not None:
+        bias = bias + norm.bias.double()
+    weight = layer.weight
+    per_output = along_outputs(layer, scale)
+    # new parameters: the old ones may be tied to another layer's
+    layer.weight = nn.Parameter((weight.double() * per_output).to(weight.dtype), requires_grad=False)
+    layer.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
+    return scale.square()
+
+
+def _output_dims(layer: Any) -> int:
+    return 2 if isinstance(layer, nn.Linear) else 2 + len(layer.kernel_size)
