@@ -35,7 +35,7 @@ TOLERANCE = 1e-4
 CLASSES = 10
 
 # Input sides that a family asks for; the others take the smallest that all their poolings allow.
-SIDES = {"vit": 224, "swin": 224, "maxvit": 224, "inception": 96, "alexnet": 96}
+SIDES = {"vit": 224, "swin": 224, "maxvit": 224, "inception": 299, "alexnet": 96}
 DEFAULT_SIDE = 64
 
 
@@ -60,6 +60,7 @@ def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
         options["init_weights"] = True  # without it these warn
     started = time.perf_counter()
     net = torchvision.models.get_model(name, weights=None, **options)
+    _wake_zero_heads(net)
     x = torch.randn(2, 3, side(name), side(name))
     bayesian = mnvi.convert(net, posterior or mnvi.MultiplicativeNoise(prior_variance=1e-2))
 
@@ -86,6 +87,13 @@ def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
         "variance_without_noise": variance,
         "seconds": round(time.perf_counter() - started, 1),
     }
+
+
+def _wake_zero_heads(net: nn.Module) -> None:
+    """Some heads start at zero weights, which would make every output zero and every check empty."""
+    for module in net.modules():
+        if isinstance(module, nn.Linear) and not module.weight.any():
+            nn.init.normal_(module.weight, std=0.1)
 
 
 def _outputs(out: mnvi.Gaussian | tuple) -> list[mnvi.Gaussian]:
@@ -122,7 +130,7 @@ def table(records: dict[str, dict]) -> str:
         "Made by `python -m tools.torchvision_table`; what is tried is written at the top of that file.",
         f"{len(working)} of {len(records)} work.",
         "",
-        "| network | works | layers with posterior | parameters | added by MNVI | image side | mean off without noise |",
+        "| network | works | layers with posterior | parameters | added by MNVI | image | mean off without noise |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, r in sorted(records.items()):
