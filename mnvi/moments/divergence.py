@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mnvi.precision import widened
 
@@ -58,7 +57,6 @@ class _MultiplicativeNoise(torch.autograd.Function):
         ctx.save_for_backward(weight, alpha)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, alpha = ctx.saved_tensors
         square = weight.square()

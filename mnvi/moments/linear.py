@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mnvi.precision import autocasts, full_precision, widened
 
@@ -114,7 +113,6 @@ class _MultiplicativeNoise(torch.autograd.Function):
         return expectation, variance
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Any, ...]:
         mean, weight, alpha, *rest = ctx.saved_tensors
         var = rest[0] if ctx.has_var else None

@@ -16,7 +16,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from mnvi.first_order import first_order
 
 _SQRT_HALF = 0.7071067811865476
 _INV_SQRT_2PI = 0.3989422804014327
@@ -69,7 +70,7 @@ class _ReLU(torch.autograd.Function):
         ctx.dtypes = mean.dtype, var.dtype
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, g_mean: Tensor | None, g_var: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
         expectation, cdf, slope = ctx.saved_tensors
         g_mean = torch.zeros_like(expectation) if g_mean is None else g_mean
