@@ -1,5 +1,10 @@
+import os
 import sys
 from collections.abc import Iterator
+
+# Some virtual machines announce AMX without being able to run it; oneDNN believes them and dies of an illegal
+# instruction in bfloat16. It reads this when it is first loaded, hence before torch.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
