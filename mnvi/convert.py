@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mnvi import layers
+from mnvi.attention import BayesianProjection, Projection, call_all_layers
 from mnvi.layers import BayesianLayer
+from mnvi.mean_calls import with_mean_calls
 from mnvi.posteriors import Posterior
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -26,6 +28,7 @@ _BAYESIAN: dict[type[nn.Module], type[BayesianLayer]] = {
     nn.ConvTranspose1d: layers.ConvTranspose1d,
     nn.ConvTranspose2d: layers.ConvTranspose2d,
     nn.ConvTranspose3d: layers.ConvTranspose3d,
+    Projection: BayesianProjection,
 }
 
 
@@ -40,6 +43,10 @@ def convert(
 
     The copy returns a :class:`mnvi.Gaussian` where the model returned a tensor. Weights keep their values and names.
     Modules that occur twice are converted once; layers with tied weights share their posterior's parameters too.
+
+    A posterior has an effect where its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder
+    and torchvision's Swin use weights without calling their layers; in the copy they are rewritten to call them (see
+    :class:`mnvi.attention.MultiheadAttention`). A module of your own that reads ``layer.weight`` has to do the same.
 
     Args:
         model: any module, a single layer included.
@@ -66,16 +73,19 @@ def convert(
             f"patterns to posteriors; got {posterior!r}"
         )
     posteriors = {"*": posterior} if isinstance(posterior, Posterior) else posterior
-    chosen = _choose(model, posteriors, None if only is None else _as_list(only), _as_list(skip))
-    for name in chosen:
-        _refuse_what_cannot_be_converted(name, model.get_submodule(name))
+    selection = posteriors, None if only is None else _as_list(only), _as_list(skip)
     try:
         converted = copy.deepcopy(model)
     except RuntimeError as error:
+        _choose(model, *selection)  # says which layer it is, if it can
         raise ValueError(
             "convert: the model cannot be copied; torch.nn.utils.weight_norm stands in the way, remove it with "
             "remove_weight_norm or use torch.nn.utils.parametrizations.weight_norm"
         ) from error
+    call_all_layers(converted)
+    for module in converted.modules():
+        module.__class__ = with_mean_calls(type(module))
+    chosen = _choose(converted, *selection)
     by_weight: dict[int, BayesianLayer] = {}
     for name, layer_posterior in chosen.items():
         module = converted.get_submodule(name)
@@ -145,8 +155,10 @@ def _choose(
     if not chosen:
         raise ValueError(
             "convert: there is no layer to convert; known are "
-            f"{', '.join(kind.__name__ for kind in _BAYESIAN)}, and only/skip must leave one"
+            f"{', '.join(kind.__name__ for kind in _BAYESIAN if kind is not Projection)}, and only/skip must leave one"
         )
+    for name in chosen:
+        _refuse_what_cannot_be_converted(name, candidates[name])
     return chosen
 
 

@@ -130,6 +130,10 @@ class Gaussian:
         return self.mean.is_cuda
 
     @property
+    def is_nested(self) -> bool:
+        return False
+
+    @property
     def layout(self) -> torch.layout:
         return self.mean.layout
 

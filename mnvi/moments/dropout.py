@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mnvi.precision import widened
@@ -17,8 +18,8 @@ def dropout(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
 
     .. math:: E = \mu, \qquad V = \frac{v + p\mu^2}{1-p}
 
-    When a mask is shared by a whole channel, as in ``dropout2d``, this is still each entry's mean and variance; that the
-    entries of the channel are dropped together is not kept.
+    When a mask is shared by a whole channel, as in ``dropout2d``, this is still each entry's mean and variance; that
+    the entries of the channel are dropped together is not kept.
 
     Args:
         mean, var: the input's moments.
@@ -49,6 +50,28 @@ def alpha_dropout(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """
     if p == 1:
         return mean * 0, var * 0
-    kept = 1 - p
-    scale = 1 / ((1 + p * _SATURATION**2) * kept)
-    return mean * (scale**0.5 * kept), scale * kept * (var + p * (widened(mean) + _SATURATION).square())
+    scale = _rescaling(p)
+    return mean * (scale * (1 - p)), scale**2 * (1 - p) * (var + p * (widened(mean) + _SATURATION).square())
+
+
+def masked_alpha_dropout(mean: Tensor, var: Tensor, p: float, kept: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Moments of alpha dropout for one known mask, :math:`a(Z + p\alpha')` where kept, a constant elsewhere; exact.
+
+    Args:
+        mean, var, p: as in :func:`alpha_dropout`.
+        kept: where an entry is kept, broadcast against the input.
+
+    Example:
+        >>> import torch
+        >>> masked_alpha_dropout(torch.zeros(2), torch.ones(2), 0.5, torch.tensor([True, False]))
+        (tensor([ 0.7792, -0.7792]), tensor([0.7857, 0.0000]))
+    """
+    if p == 1:
+        return mean * 0, var * 0
+    scale = _rescaling(p)
+    shifted = torch.where(kept, mean + p * _SATURATION, (p - 1) * _SATURATION)
+    return scale * shifted, scale**2 * var * kept
+
+
+def _rescaling(p: float) -> float:
+    return ((1 + p * _SATURATION**2) * (1 - p)) ** -0.5

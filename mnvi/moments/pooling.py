@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments.maximum import maximum
+
 _WITH_INDICES: dict[int, Callable] = {
     1: F.max_pool1d_with_indices,
     2: F.max_pool2d_with_indices,
@@ -57,6 +59,98 @@ def adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) ->
     """
     largest, indices = _ADAPTIVE_WITH_INDICES[dims](mean, output_size)
     return largest, _picked(var, indices, dims), indices
+
+
+def clark_max_pool(
+    mean: Tensor,
+    var: Tensor,
+    dims: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of the maximum over each window, matched pair by pair with :func:`mnvi.moments.maximum.maximum`.
+
+    The entries of a window meet in a tree: first with second, third with fourth and so on in row-major order, then the
+    winners likewise. Every pair is matched exactly as if its two sides were Gaussian, which is true in the first round
+    only. Padding takes no part. For four entries with unit variances and means drawn from a standard normal, the mean
+    is off by at most 0.004 and the standard deviation by 4 %; for nine, by 0.02 and 9 %. The rule of the largest mean
+    (:func:`max_pool`) is off by up to 0.9 and 41 %, and 1.1 and 58 %.
+
+    Args:
+        mean, var, dims: as in :func:`max_pool`.
+        kernel_size, stride, padding, dilation, ceil_mode: as in ``torch.nn.functional.max_pool2d``.
+
+    Returns:
+        mean, variance, and the index of the entry with the largest mean.
+
+    Example:
+        >>> import torch
+        >>> clark_max_pool(torch.zeros(1, 2), torch.ones(1, 2), 1, 2)[:2]
+        (tensor([[0.5642]]), tensor([[0.6817]]))
+    """
+    largest, indices = _WITH_INDICES[dims](mean, kernel_size, stride, padding, dilation, ceil_mode)
+    kernel, margins, gaps = (_per_dim(value, dims) for value in (kernel_size, padding, dilation))
+    steps = _per_dim(stride, dims) if stride or stride == 0 else kernel
+    windows = []
+    for axis in range(dims):
+        first = torch.arange(largest.shape[axis - dims], device=mean.device) * steps[axis] - margins[axis]
+        place = first[:, None] + gaps[axis] * torch.arange(kernel[axis], device=mean.device)  # [outputs, window]
+        windows.append((place, (place >= 0) & (place < mean.shape[axis - dims])))
+    partial = any(margins) or ceil_mode
+    return *_tree_maximum(mean, var, windows, partial), indices
+
+
+def clark_adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`clark_max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its kin.
+
+    Example:
+        >>> import torch
+        >>> clark_adaptive_max_pool(torch.zeros(1, 2), torch.ones(1, 2), 1, 1)[:2]
+        (tensor([[0.5642]]), tensor([[0.6817]]))
+    """
+    largest, indices = _ADAPTIVE_WITH_INDICES[dims](mean, output_size)
+    windows = []
+    for axis in range(-dims, 0):
+        length, outputs = mean.shape[axis], largest.shape[axis]
+        start, end = _adaptive_windows(length, outputs, mean)
+        longest = length // outputs + (2 if length % outputs else 0)  # an upper bound; the mask does the rest
+        place = start[:, None] + torch.arange(longest, device=mean.device)
+        windows.append((place, place < end[:, None]))
+    return *_tree_maximum(mean, var, windows, True), indices
+
+
+def _tree_maximum(
+    mean: Tensor, var: Tensor, windows: list[tuple[Tensor, Tensor]], partial: bool
+) -> tuple[Tensor, Tensor]:
+    """``windows`` holds for each pooled axis the places [outputs, window] and whether they are inside the input."""
+    dims = len(windows)
+    entries: list[tuple[Tensor, Tensor, Tensor | None]] = [(mean, var, None)]
+    for axis, (place, inside) in enumerate(windows):
+        dim = mean.dim() - dims + axis
+        place = place.clamp(0, mean.shape[dim] - 1)
+        picked: list[tuple[Tensor, Tensor, Tensor | None]] = []
+        for m, v, valid in entries:
+            for k in range(place.shape[1]):
+                here = inside[:, k].view(-1, *(1 for _ in range(dims - axis - 1)))
+                both = here if valid is None else valid & here
+                picked.append((m.index_select(dim, place[:, k]), v.index_select(dim, place[:, k]), both))
+        entries = picked
+    while len(entries) > 1:
+        pairs = [_larger(a, b, partial) for a, b in zip(entries[::2], entries[1::2], strict=False)]
+        entries = pairs + (entries[-1:] if len(entries) % 2 else [])
+    return entries[0][0], entries[0][1]
+
+
+def _larger(a: tuple[Tensor, Tensor, Any], b: tuple[Tensor, Tensor, Any], partial: bool) -> tuple[Tensor, Tensor, Any]:
+    moments = maximum(*a[:2], *b[:2])
+    if not partial:
+        return *moments, None
+    in_a, in_b = a[2], b[2]
+    m, v = (torch.where(in_a & in_b, both, torch.where(in_a, x, y)) for both, x, y in zip(moments, a, b, strict=False))
+    return m, v, in_a | in_b
 
 
 def _picked(values: Tensor, indices: Tensor, dims: int) -> Tensor:
@@ -127,9 +221,14 @@ def adaptive_avg_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) ->
     average, spread = (_ADAPTIVE_AVERAGE[dims](t, output_size) for t in (mean, var))
     sizes = []
     for length, outputs in zip(var.shape[-dims:], spread.shape[-dims:], strict=True):
-        i = torch.arange(outputs, device=var.device)
-        sizes.append(((i + 1) * length + outputs - 1) // outputs - i * length // outputs)
+        start, end = _adaptive_windows(length, outputs, var)
+        sizes.append(end - start)
     return average, spread / _outer(sizes)
+
+
+def _adaptive_windows(length: int, outputs: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    i = torch.arange(outputs, device=like.device)
+    return i * length // outputs, ((i + 1) * length + outputs - 1) // outputs
 
 
 def _window_sizes(

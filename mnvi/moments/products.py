@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mnvi.precision import widened
+
 
 def product(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`AB` for independent factors; exact.
@@ -17,7 +19,7 @@ def product(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tup
         >>> product(two, one, two, one)
         (tensor([4.]), tensor([9.]))
     """
-    return mean_a * mean_b, var_a * (var_b + mean_b.square()) + mean_a.square() * var_b
+    return mean_a * mean_b, var_a * (var_b + widened(mean_b).square()) + widened(mean_a).square() * var_b
 
 
 def square(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,7 +30,8 @@ def square(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         >>> square(torch.ones(1), torch.ones(1))
         (tensor([2.]), tensor([6.]))
     """
-    return mean.square() + var, 2 * var * (var + 2 * mean.square())
+    square = widened(mean).square()
+    return (square + var).to(mean.dtype), 2 * var * (var + 2 * square)
 
 
 def matmul(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,4 +38,15 @@ def has_rule(function: Callable) -> bool:
     return function in RULES
 
 
-from mnvi.rules import activations, arithmetic, dropout, linear, normalization, pooling, shapes  # noqa: E402, F401
+from mnvi.rules import (  # noqa: E402, F401
+    activations,
+    arithmetic,
+    attention,
+    contractions,
+    dropout,
+    interpolation,
+    linear,
+    normalization,
+    pooling,
+    shapes,
+)

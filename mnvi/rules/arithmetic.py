@@ -9,21 +9,18 @@ from torch import Tensor
 
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import products
-from mnvi.precision import full_precision, widened
+from mnvi.moments.maximum import maximum as larger
+from mnvi.precision import widened
 from mnvi.registry import every
 
-Operand = Gaussian | Tensor | float
-
-
-def _var(value: Operand) -> Tensor | float:
-    return value.var if isinstance(value, Gaussian) else 0.0
+Operand = Any  # a Gaussian, a tensor or a number; one Gaussian at least
 
 
 def _mean(value: Operand) -> Any:
     return value.mean if isinstance(value, Gaussian) else value
 
 
-def _result(mean: Tensor, var: Any) -> Gaussian:
+def _result(mean: Tensor, var: Tensor) -> Gaussian:
     """Broadcasting against a plain operand can widen the mean alone, in shape or in dtype."""
     if mean.dtype == torch.float64:
         var = var.double()
@@ -38,22 +35,26 @@ def _squared(factor: Tensor | float, like: Tensor) -> Any:
 
 
 @RULES.rule(*every("add"))
-def add(a: Operand, b: Operand, *, alpha: float = 1, out: None = None) -> Gaussian:
-    if a is b:
-        return mul(a, 1 + alpha)
-    return _result(torch.add(_mean(a), _mean(b), alpha=alpha), _var(a) + alpha * alpha * _var(b))
+def add(input: Operand, other: Operand, *, alpha: float = 1, out: None = None) -> Gaussian:
+    if input is other:
+        return mul(input, 1 + alpha)
+    mean = torch.add(_mean(input), _mean(other), alpha=alpha)
+    if not isinstance(other, Gaussian):
+        return _result(mean, input.var)
+    added = other.var if alpha in (1, -1) else other.var * (alpha * alpha)
+    return _result(mean, input.var + added if isinstance(input, Gaussian) else added)
 
 
 @RULES.rule(*every("sub", "subtract"))
-def sub(a: Operand, b: Operand, *, alpha: float = 1, out: None = None) -> Gaussian:
-    return add(a, b, alpha=-alpha)
+def sub(input: Operand, other: Operand, *, alpha: float = 1, out: None = None) -> Gaussian:
+    return add(input, other, alpha=-alpha)
 
 
 @RULES.rule(*every("rsub"), Tensor.__rsub__)
-def rsub(a: Operand, b: Operand, *, alpha: float = 1) -> Gaussian:
-    if isinstance(b, Gaussian | Tensor):
-        return sub(b, a, alpha=alpha)
-    return Gaussian.trusted(b - alpha * _mean(a), alpha * alpha * _var(a))  # type: ignore[arg-type, operator]
+def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Gaussian:
+    if isinstance(other, Gaussian | Tensor):
+        return sub(other, input, alpha=alpha)
+    return _result(other - alpha * input.mean, alpha * alpha * input.var)
 
 
 @RULES.rule(*every("neg", "negative"))
@@ -62,24 +63,24 @@ def neg(x: Gaussian) -> Gaussian:
 
 
 @RULES.rule(*every("mul", "multiply"))
-def mul(a: Operand, b: Operand, *, out: None = None) -> Gaussian:
-    if isinstance(a, Gaussian) and isinstance(b, Gaussian):
-        if a is b:
-            return square(a)
-        return Gaussian.trusted(*products.product(a.mean, a.var, b.mean, b.var))
-    x, factor = (a, b) if isinstance(a, Gaussian) else (b, a)
-    assert isinstance(x, Gaussian)
-    return _result(x.mean * factor, x.var * _squared(factor, x.var))  # type: ignore[arg-type]
+def mul(input: Operand, other: Operand, *, out: None = None) -> Gaussian:
+    if input is other:
+        return square(input)
+    if isinstance(input, Gaussian) and isinstance(other, Gaussian):
+        return Gaussian.trusted(*products.product(input.mean, input.var, other.mean, other.var))
+    x, factor = (input, other) if isinstance(input, Gaussian) else (other, input)
+    return _result(x.mean * factor, x.var * _squared(factor, x.var))
 
 
 @RULES.rule(*every("div", "divide", "true_divide"), Tensor.__truediv__)
-def div(a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Gaussian:
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out: None = None) -> Gaussian:
     if rounding_mode is not None:
         raise TypeError(f"div: rounding_mode={rounding_mode!r} has no meaning for a Gaussian; divide without it")
-    if isinstance(b, Gaussian):
-        return mul(a, reciprocal(b))
-    assert isinstance(a, Gaussian)
-    return _result(a.mean / b, a.var / _squared(b, a.var))
+    if input is other:
+        raise TypeError("div: a Gaussian divided by itself is 1 and no Gaussian; use torch.ones_like(x)")
+    if isinstance(other, Gaussian):
+        return mul(input, reciprocal(other))
+    return _result(input.mean / other, input.var / _squared(other, input.var))
 
 
 @RULES.rule(*every("reciprocal"))
@@ -95,29 +96,47 @@ def square(x: Gaussian) -> Gaussian:
     return Gaussian.trusted(*products.square(x.mean, x.var))
 
 
-@RULES.rule(*every("matmul", "bmm", "mm"), Tensor.__matmul__, Tensor.__rmatmul__)
-def matmul(a: Gaussian | Tensor, b: Gaussian | Tensor, *, out: None = None) -> Gaussian:
-    if isinstance(a, Gaussian) and isinstance(b, Gaussian):
-        mean = torch.matmul(a.mean, b.mean)
-        with full_precision(a.var):
-            return Gaussian.trusted(mean, products.matmul(widened(a.mean), a.var, widened(b.mean), b.var)[1])
-    mean = torch.matmul(_mean(a), _mean(b))
-    with full_precision(a.var if isinstance(a, Gaussian) else b.var):  # type: ignore[union-attr]
-        if isinstance(a, Gaussian):
-            return Gaussian.trusted(mean, torch.matmul(a.var, b.to(a.var.dtype).square()))
-        assert isinstance(b, Gaussian)
-        return Gaussian.trusted(mean, torch.matmul(a.to(b.var.dtype).square(), b.var))
+@RULES.rule(*every("maximum"), *(torch.fmax, Tensor.fmax))
+def maximum(a: Operand, b: Operand, *, out: None = None) -> Gaussian:
+    """Clark's formula, exact for independent operands; a plain tensor is an operand without variance."""
+    if a is b:
+        assert isinstance(a, Gaussian)
+        return a
+    moments = [(x.mean, x.var) if isinstance(x, Gaussian) else _known(x) for x in (a, b)]
+    mean, var = larger(*moments[0], *moments[1])
+    return _result(mean, var)
+
+
+@RULES.rule(*every("minimum"), *(torch.fmin, Tensor.fmin))
+def minimum(a: Operand, b: Operand, *, out: None = None) -> Gaussian:
+    if a is b:
+        assert isinstance(a, Gaussian)
+        return a
+    return neg(maximum(-a, -b))
+
+
+def _known(value: Any) -> tuple[Tensor, Tensor]:
+    return value, torch.zeros_like(value, dtype=widened(value).dtype)
 
 
 @RULES.rule(*every("sum"))
-def sum(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
-    return x.map(lambda t: torch.sum(t, *args, **kwargs))
+def sum(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+    total = torch.sum(input.mean, *args, **kwargs)
+    return _result(total, torch.sum(input.var, *args, **{**kwargs, "dtype": None}))
+
+
+@RULES.rule(*every("cumsum"))
+def cumsum(input: Gaussian, dim: int, *, dtype: torch.dtype | None = None, out: None = None) -> Gaussian:
+    """Each entry's own variance; that neighbours share most of their terms is not kept."""
+    return _result(torch.cumsum(input.mean, dim, dtype=dtype), torch.cumsum(input.var, dim))
 
 
 @RULES.rule(*every("mean"))
-def mean(x: Gaussian, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Gaussian:
+def mean(input: Gaussian, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: None = None) -> Gaussian:
     r"""Mean of :math:`n` entries: variance :math:`\frac{1}{n^2}\sum_i v_i`."""
-    dims = tuple(range(x.dim())) if dim is None else dim
-    average = torch.mean(x.mean, dims, keepdim, dtype=dtype)
-    count = x.mean.numel() / max(average.numel(), 1)
-    return Gaussian.trusted(average, torch.mean(x.var, dims, keepdim) / count)
+    dims = tuple(range(input.dim())) if dim is None or dim == () else dim
+    average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
+    count = 1
+    for d in (dims,) if isinstance(dims, int) else dims:
+        count *= input.shape[d]
+    return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))

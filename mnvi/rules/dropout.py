@@ -1,4 +1,4 @@
-"""Dropout: the identity in evaluation; in training its variance, or one sampled mask, by ``mnvi.options(dropout=...)``."""
+"""Dropout: the identity in evaluation; in training ``mnvi.options(dropout=...)`` says whether its variance is added."""
 
 from __future__ import annotations
 
@@ -13,31 +13,43 @@ from mnvi.moments import dropout as moments
 from mnvi.settings import current
 
 
-def _dropout(function: Callable, variance: Callable, masked: Callable, trains_by_default: bool) -> Callable:
-    def answer(
-        input: Gaussian, p: float = 0.5, training: bool = trains_by_default, train: bool | None = None,
-        inplace: bool = False,
-    ) -> Gaussian:  # fmt: skip
+def _dropout(sampled: Callable, variance: Callable, trains_by_default: bool) -> Callable:
+    def answer(input: Gaussian, p: float = 0.5, training: bool = trains_by_default, inplace: bool = False) -> Gaussian:
         if not 0 <= p <= 1:
             raise ValueError(f"dropout: p={p} must be a probability between 0 and 1")
-        if not (training if train is None else train) or p == 0:
+        if not training or p == 0:
             return input
         if current.value.dropout == "variance":
             return Gaussian.trusted(*variance(input.mean, input.var, p))
-        return Gaussian.trusted(*masked(function, input.mean, input.var, p))
+        return Gaussian.trusted(*sampled(input.mean, input.var, p))
 
     return answer
 
 
-def _scaled(function: Callable, mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    mask = function(torch.ones_like(mean), p, True)  # 0 or 1/(1-p), for both streams the same
-    return mean * mask, var * mask.to(var.dtype).square()
+def _one_mask(function: Callable) -> Callable:
+    """The function's own mask, 0 or 1/(1-p), for both streams the same."""
+
+    def sampled(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
+        mask = function(torch.ones_like(mean), p, True)
+        return mean * mask, var * mask.to(var.dtype).square()
+
+    return sampled
 
 
-for _names, _variance, _masked, _default in (
-    ("dropout dropout1d dropout2d dropout3d feature_dropout", moments.dropout, _scaled, True),
-):
-    for _name in _names.split():
-        for _namespace in (F, torch):
-            if _function := getattr(_namespace, _name, None):
-                RULES.rule(_function)(_dropout(_function, _variance, _masked, _default))
+def _alpha_mask(per_channel: bool) -> Callable:
+    def sampled(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
+        shape = (*mean.shape[:2], *(1 for _ in mean.shape[2:])) if per_channel else mean.shape
+        return moments.masked_alpha_dropout(mean, var, p, torch.rand(shape, device=mean.device) >= p)
+
+    return sampled
+
+
+for _name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
+    _function = getattr(F, _name)
+    RULES.rule(_function)(_dropout(_one_mask(_function), moments.dropout, True))
+for _function in (torch.dropout, torch.feature_dropout):
+    RULES.rule(_function)(_dropout(_one_mask(_function), moments.dropout, True))
+RULES.rule(F.alpha_dropout, torch.alpha_dropout)(_dropout(_alpha_mask(False), moments.alpha_dropout, False))
+RULES.rule(F.feature_alpha_dropout, torch.feature_alpha_dropout)(
+    _dropout(_alpha_mask(True), moments.alpha_dropout, False)
+)

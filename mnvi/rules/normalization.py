@@ -1,7 +1,8 @@
-"""Normalisations by the statistics of the means."""
+"""Normalisations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +11,6 @@ from torch import Tensor
 
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import normalization
-
-
-@RULES.rule(F.batch_norm)
-def batch_norm(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
-    return Gaussian.trusted(*normalization.batch_norm(input.mean, input.var, *args, **kwargs))
 
 
 @RULES.rule(torch.batch_norm)
@@ -29,4 +25,44 @@ def native_batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Gaussian:
-    return batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    return Gaussian.trusted(
+        *normalization.batch_norm(x.mean, x.var, running_mean, running_var, weight, bias, training, momentum, eps)
+    )
+
+
+def _normalised(moments: Callable) -> Callable:
+    def answer(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        return Gaussian.trusted(*moments(input.mean, input.var, *args, **kwargs))
+
+    return answer
+
+
+for _function, _moments in (
+    (F.batch_norm, normalization.batch_norm),
+    (F.batch_norm, normalization.batch_norm),
+    (F.layer_norm, normalization.layer_norm),
+    (F.rms_norm, normalization.rms_norm),
+    (torch.rms_norm, normalization.rms_norm),
+    (F.group_norm, normalization.group_norm),
+    (F.instance_norm, normalization.instance_norm),
+):
+    RULES.rule(_function)(_normalised(_moments))
+
+
+@RULES.rule(torch.layer_norm)
+def native_layer_norm(
+    x: Gaussian, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+) -> Gaussian:
+    return Gaussian.trusted(*normalization.layer_norm(x.mean, x.var, shape, weight, bias, eps))
+
+
+@RULES.rule(torch.group_norm)
+def native_group_norm(
+    x: Gaussian, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
+) -> Gaussian:
+    return Gaussian.trusted(*normalization.group_norm(x.mean, x.var, groups, weight, bias, eps))
+
+
+@RULES.rule(F.normalize)
+def normalize(input: Gaussian, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Gaussian:
+    return Gaussian.trusted(*normalization.normalize(input.mean, input.var, p, dim, eps))

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Pooling. Which maximum is meant is said by ``mnvi.options(max_pool=...)``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import pooling
+from mnvi.settings import current
 
 
 def _max_pool(dims: int, adaptive: bool, with_indices: bool) -> Callable:
-    moments = pooling.adaptive_max_pool if adaptive else pooling.max_pool
+    choices: dict[str, Callable]
+    if adaptive:
+        choices = {"argmax": pooling.adaptive_max_pool, "clark": pooling.clark_adaptive_max_pool}
+    else:
+        choices = {"argmax": pooling.max_pool, "clark": pooling.clark_max_pool}
 
-    def answer(x: Gaussian, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-        mean, var, indices = moments(x.mean, x.var, dims, *args, **kwargs)
+    def answer(input: Gaussian, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+        mean, var, indices = choices[current.value.max_pool](input.mean, input.var, dims, *args, **kwargs)
         pooled = Gaussian.trusted(mean, var)
         return (pooled, indices) if with_indices or return_indices else pooled
 
@@ -25,24 +29,24 @@ def _max_pool(dims: int, adaptive: bool, with_indices: bool) -> Callable:
 
 
 def _average(moments: Callable, dims: int) -> Callable:
-    def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
-        return Gaussian.trusted(*moments(x.mean, x.var, dims, *args, **kwargs))
+    def answer(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        return Gaussian.trusted(*moments(input.mean, input.var, dims, *args, **kwargs))
 
     return answer
 
 
-def _spellings(name: str) -> set[Callable]:
-    """A pooling function by this name, and by it with a leading underscore: what torch hands on varies."""
-    found = (getattr(space, prefix + name, None) for space in (F, torch, torch._C._nn) for prefix in ("", "_"))
-    return {function for function in found if function is not None}
+def _answer(name: str, handler: Callable, *namespaces: Any) -> None:
+    for namespace in namespaces:
+        if function := getattr(namespace, name, None):
+            RULES.rule(function)(handler)
 
 
-for _dims in (1, 2, 3):
-    for _adaptive, _prefix in ((False, ""), (True, "adaptive_")):
-        for _with_indices, _suffix in ((False, ""), (True, "_with_indices")):
-            for _function in _spellings(f"{_prefix}max_pool{_dims}d{_suffix}"):
-                RULES.rule(_function)(_max_pool(_dims, _adaptive, _with_indices))
-    for _function in _spellings(f"avg_pool{_dims}d"):
-        RULES.rule(_function)(_average(pooling.avg_pool, _dims))
-    for _function in _spellings(f"adaptive_avg_pool{_dims}d"):
-        RULES.rule(_function)(_average(pooling.adaptive_avg_pool, _dims))
+for _d in (1, 2, 3):
+    _answer(f"max_pool{_d}d", _max_pool(_d, adaptive=False, with_indices=False), F, torch)
+    _answer(f"max_pool{_d}d_with_indices", _max_pool(_d, adaptive=False, with_indices=True), F, torch, torch._C._nn)
+    _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=False), F)
+    # Outside nn.functional the adaptive ones always return indices.
+    _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=True), torch, torch._C._nn)
+    _answer(f"adaptive_max_pool{_d}d_with_indices", _max_pool(_d, adaptive=True, with_indices=True), F)
+    _answer(f"avg_pool{_d}d", _average(pooling.avg_pool, _d), F, torch, torch._C._nn)
+    _answer(f"adaptive_avg_pool{_d}d", _average(pooling.adaptive_avg_pool, _d), F, torch, torch._C._nn)

@@ -10,16 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.gaussian import RULES, Gaussian
+from mnvi.precision import widened
 from mnvi.registry import every
 
 _ONE_TO_ONE = """
-    view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand repeat
-    repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold diagonal
-    masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach float double half bfloat16 cpu
-    cuda
-""".split()
-_ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit".split()
-_LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like".split()
+    view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
+    repeat repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold
+    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach float double half
+    bfloat16 cpu cuda ravel fliplr flipud take tril triu fold
+"""
+_ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit"
+_LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
 
 
 def _out_of_place(name: str) -> list[Callable]:
@@ -50,7 +51,7 @@ def _create(function: Callable) -> Callable:
 
 
 for _names, _make in ((_ONE_TO_ONE, _rearrange), (_ONE_TO_MANY, _divide), (_LIKE, _create)):
-    for _name in _names:
+    for _name in _names.split():
         for _function in _out_of_place(_name):
             RULES.rule(_function)(_make(_function))
 
@@ -90,7 +91,7 @@ def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor
 
 def _joined(function: Callable, values: Sequence[Gaussian | Tensor], *args: Any, **kwargs: Any) -> Gaussian:
     means = [x.mean if isinstance(x, Gaussian) else x for x in values]
-    variances = [x.var if isinstance(x, Gaussian) else torch.zeros_like(x) for x in values]
+    variances = [x.var if isinstance(x, Gaussian) else torch.zeros_like(widened(x)) for x in values]
     return Gaussian.trusted(function(means, *args, **kwargs), function(variances, *args, **kwargs))
 
 
@@ -104,23 +105,35 @@ def stack(tensors: Sequence[Gaussian | Tensor], dim: int = 0, *, out: None = Non
     return _joined(torch.stack, tensors, dim)
 
 
+@RULES.rule(torch.hstack)
+def hstack(tensors: Sequence[Gaussian | Tensor], *, out: None = None) -> Gaussian:
+    return _joined(torch.hstack, tensors)
+
+
+@RULES.rule(torch.vstack)
+def vstack(tensors: Sequence[Gaussian | Tensor], *, out: None = None) -> Gaussian:
+    return _joined(torch.vstack, tensors)
+
+
 @RULES.rule(F.pad)
-def pad(x: Gaussian, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Gaussian:
-    return Gaussian.trusted(F.pad(x.mean, pad, mode, value), F.pad(x.var, pad, mode))
+def pad(input: Gaussian, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Gaussian:
+    return Gaussian.trusted(F.pad(input.mean, pad, mode, value), F.pad(input.var, pad, mode))
 
 
-@RULES.rule(torch.where, Tensor.where)
-def where(condition: Any, a: Any, b: Any = None) -> Gaussian:
-    if isinstance(condition, Gaussian):  # x.where(condition, other) puts x first
-        condition, a = a, condition
-    pick = [
-        torch.where(condition, *(getattr(x, part) if isinstance(x, Gaussian) else default(x) for x in (a, b)))
-        for part, default in (("mean", lambda x: x), ("var", lambda x: 0.0))
-    ]
-    mean, var = pick
-    return Gaussian.trusted(mean, var.expand_as(mean))
+@RULES.rule(torch.where)
+def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Gaussian:
+    values = input, other
+    means: list[Any] = [x.mean if isinstance(x, Gaussian) else x for x in values]
+    variances: list[Any] = [x.var if isinstance(x, Gaussian) else 0.0 for x in values]
+    mean, var = torch.where(condition, means[0], means[1]), torch.where(condition, variances[0], variances[1])
+    return Gaussian.trusted(mean, (var.double() if mean.dtype == torch.float64 else var).expand_as(mean))
+
+
+@RULES.rule(Tensor.where)
+def where_method(input: Any, condition: Tensor, other: Any) -> Gaussian:
+    return where(condition, input, other)
 
 
 @RULES.rule(*every("masked_fill"))
-def masked_fill(x: Gaussian, mask: Tensor, value: float | Tensor) -> Gaussian:
-    return Gaussian.trusted(x.mean.masked_fill(mask, value), x.var.masked_fill(mask, 0.0))
+def masked_fill(input: Gaussian, mask: Tensor, value: float | Tensor) -> Gaussian:
+    return Gaussian.trusted(input.mean.masked_fill(mask, value), input.var.masked_fill(mask, 0.0))

@@ -1,0 +1,104 @@
+"""Matrix products and sums over indices, of Gaussians with tensors and with independent Gaussians."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnvi.gaussian import RULES, Gaussian
+from mnvi.moments import products
+from mnvi.precision import full_precision, widened
+from mnvi.registry import every
+
+Value = Gaussian | Tensor
+
+
+def _means(*values: Value) -> list[Tensor]:
+    return [x.mean if isinstance(x, Gaussian) else x for x in values]
+
+
+def _contract(function: Any, a: Value, b: Value) -> Gaussian:
+    """A map linear in each of its two operands, in which no entry occurs twice in one output."""
+    mean = function(*_means(a, b))
+    dtype = next(x.var.dtype for x in (a, b) if isinstance(x, Gaussian))
+    if torch.float64 in (mean.dtype, dtype):
+        dtype = torch.float64
+    with full_precision(mean):
+        known_a, known_b = (widened(x).to(dtype) for x in _means(a, b))
+        if not isinstance(b, Gaussian):
+            assert isinstance(a, Gaussian)
+            return Gaussian.trusted(mean, function(a.var.to(dtype), known_b.square()))
+        if not isinstance(a, Gaussian):
+            return Gaussian.trusted(mean, function(known_a.square(), b.var.to(dtype)))
+        var_a, var_b = a.var.to(dtype), b.var.to(dtype)
+        return Gaussian.trusted(mean, function(var_a, var_b + known_b.square()) + function(known_a.square(), var_b))
+
+
+@RULES.rule(*every("matmul", "bmm", "mm", "mv"), Tensor.__matmul__)
+def matmul(input: Value, other: Value, *, out: None = None) -> Gaussian:
+    return _contract(torch.matmul, input, other)
+
+
+@RULES.rule(Tensor.__rmatmul__)
+def rmatmul(input: Value, other: Value) -> Gaussian:
+    return matmul(other, input)
+
+
+@RULES.rule(*every("dot", "inner", "vdot"))
+def inner(input: Value, other: Value, *, out: None = None) -> Gaussian:
+    if input is other and isinstance(input, Gaussian) and input.dim() == 1:
+        squares = products.square(input.mean, input.var)
+        return Gaussian.trusted(squares[0].sum(), squares[1].sum())
+    return _contract(torch.inner, input, other)
+
+
+@RULES.rule(*every("addmm", "baddbmm", "addmv"))
+def added_matmul(input: Any, a: Value, b: Value, *, beta: float = 1, alpha: float = 1, out: None = None) -> Gaussian:
+    matrices: list[Any] = [a, b]
+    product = torch.matmul(*matrices)
+    return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]
+
+
+@RULES.rule(torch.einsum)
+def einsum(equation: Any, *operands: Any) -> Gaussian:
+    r"""Of one operand, or of two independent ones; exact.
+
+    An index that only one operand has and that is summed over is summed first, so that no entry occurs twice in one
+    output; then :math:`V = V_a(V_b + B\circ B) + (A\circ A)V_b` as in a matrix product.
+    """
+    if not isinstance(equation, str):
+        raise TypeError("einsum: for a Gaussian the indices must be given as a string, e.g. 'bij,bjk->bik'")
+    if len(operands) == 1 and isinstance(operands[0], list | tuple):
+        operands = tuple(operands[0])
+    if len(operands) > 2:
+        raise TypeError(f"einsum: {len(operands)} operands with a Gaussian among them; contract them two at a time")
+    if len(operands) == 2 and operands[0] is operands[1]:
+        raise TypeError("einsum: both operands are the same Gaussian, which is not independent of itself")
+    terms, result = _parse(equation)
+    if len(operands) == 1:
+        return operands[0].map(lambda t: torch.einsum(f"{terms[0]}->{result}", t))
+    kept, reduced = [], []
+    for term, other, operand in zip(terms, reversed(terms), operands, strict=True):
+        indices = term.replace("...", "")
+        keep = "".join(i for i in dict.fromkeys(indices) if i in other or i in result)
+        keep = ("..." if "..." in term else "") + keep
+        kept.append(keep)
+        reduced.append(_rearranged(f"{term}->{keep}", operand))
+    return _contract(lambda a, b: torch.einsum(f"{kept[0]},{kept[1]}->{result}", a, b), *reduced)
+
+
+def _parse(equation: str) -> tuple[list[str], str]:
+    """The operands' indices and the result's, the latter by einsum's convention if it is not given."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    if not arrow:
+        letters = inputs.replace("...", "").replace(",", "")
+        result = ("..." if "..." in inputs else "") + "".join(sorted(i for i in set(letters) if letters.count(i) == 1))
+    return inputs.split(","), result
+
+
+def _rearranged(equation: str, operand: Value) -> Value:
+    if isinstance(operand, Gaussian):
+        return operand.map(lambda t: torch.einsum(equation, t))
+    return torch.einsum(equation, operand)
