@@ -1,52 +1,92 @@
-"""Elementwise functions."""
+"""Elementwise functions: the names torch calls them by, and the moments that answer.
+
+``mnvi.options(activation="taylor")`` replaces all of them by the first-order rule.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from mnvi.elementwise import elementwise
 from mnvi.gaussian import RULES, Gaussian
+from mnvi.moments import (
+    elu as elu_moments,
+)
+from mnvi.moments import (
+    gelu as gelu_moments,
+)
+from mnvi.moments import (
+    logistic,
+    piecewise,
+    rectifiers,
+    transcendental,
+)
+from mnvi.moments.hardswish import hardswish as hardswish_moments
 from mnvi.moments.quadrature import taylor_moments
 from mnvi.moments.relu import relu as relu_moments
+from mnvi.moments.softsign import softsign as softsign_moments
 from mnvi.registry import every
 from mnvi.settings import current
 
-_BY_QUADRATURE: dict[str, Callable] = {
-    "relu6": F.relu6,
-    "hardtanh": F.hardtanh,
-    "clamp": torch.clamp,
-    "clip": torch.clamp,
-    "leaky_relu": F.leaky_relu,
-    "prelu": torch.prelu,
-    "abs": torch.abs,
-    "hardsigmoid": F.hardsigmoid,
-    "hardswish": F.hardswish,
-    "hardshrink": F.hardshrink,
-    "softshrink": F.softshrink,
-    "elu": F.elu,
-    "celu": F.celu,
-    "selu": F.selu,
-    "gelu": F.gelu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "erf": torch.erf,
-    "silu": F.silu,
-    "mish": F.mish,
-    "softplus": F.softplus,
-    "logsigmoid": F.logsigmoid,
-    "tanhshrink": F.tanhshrink,
-    "softsign": F.softsign,
-    "exp": torch.exp,
-    "expm1": torch.expm1,
-    "sin": torch.sin,
-    "cos": torch.cos,
+Function = Callable[[Tensor], Tensor]
+Moments = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Bound = float | Tensor | None
+
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+_SOFTPLUS_THRESHOLD = 15.0  # from here on torch's switch to the identity changes nothing that could be measured
+
+
+def _answer(x: Gaussian, function: Function, moments: Moments) -> Gaussian:
+    if not isinstance(x, Gaussian):
+        raise TypeError(
+            f"only the first argument may be a Gaussian, but it is a {type(x).__name__}; pass x.mean instead"
+        )
+    wide = x.mean.to(x.var.dtype)  # half-precision means are rounded once, at the end
+    if current.value.activation == "taylor":
+        expectation, variance = taylor_moments(function, wide, x.var)
+    else:
+        expectation, variance = moments(wide, x.var)
+    return Gaussian.trusted(expectation.to(x.mean.dtype), variance)
+
+
+_WITHOUT_ARGUMENTS: dict[str, tuple[Function, Moments]] = {
+    "relu6": (F.relu6, partial(piecewise.ramp, low=0.0, high=6.0)),
+    "abs": (torch.abs, partial(piecewise.kink, above=1.0, below=-1.0)),
+    "absolute": (torch.abs, partial(piecewise.kink, above=1.0, below=-1.0)),
+    "hardswish": (F.hardswish, hardswish_moments),
+    "selu": (F.selu, partial(elu_moments.elu, slope=_SELU_SCALE, depth=_SELU_SCALE * _SELU_ALPHA)),
+    "sigmoid": (torch.sigmoid, logistic.sigmoid),
+    "expit": (torch.sigmoid, logistic.sigmoid),
+    "tanh": (torch.tanh, logistic.tanh),
+    "tanhshrink": (F.tanhshrink, logistic.tanhshrink),
+    "silu": (F.silu, logistic.silu),
+    "mish": (F.mish, rectifiers.mish),
+    "softsign": (F.softsign, softsign_moments),
+    "erf": (torch.erf, gelu_moments.erf),
+    "ndtr": (torch.special.ndtr, gelu_moments.normal_cdf),
+    "exp": (torch.exp, transcendental.exp),
+    "expm1": (torch.expm1, transcendental.expm1),
+    "sin": (torch.sin, transcendental.sin),
+    "cos": (torch.cos, transcendental.cos),
 }
 
-for _name, _function in _BY_QUADRATURE.items():
-    RULES.rule(*every(_name))(elementwise(_function))
+
+def _without_arguments(function: Function, moments: Moments) -> Callable:
+    def answer(x: Gaussian, inplace: bool = False, *, out: None = None) -> Gaussian:
+        return _answer(x, function, moments)
+
+    return answer
+
+
+for _name, _pair in _WITHOUT_ARGUMENTS.items():
+    RULES.rule(*every(_name))(_without_arguments(*_pair))
 
 
 @RULES.rule(*every("relu"))
@@ -54,3 +94,182 @@ def relu(x: Gaussian, inplace: bool = False) -> Gaussian:
     if current.value.activation == "taylor":
         return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var))
     return Gaussian.trusted(*relu_moments(x.mean, x.var, current.value.relu_floor))
+
+
+@RULES.rule(*every("leaky_relu"))
+def leaky_relu(x: Gaussian, negative_slope: float = 0.01, inplace: bool = False) -> Gaussian:
+    moments = partial(piecewise.kink, above=1.0, below=float(negative_slope))
+    return _answer(x, lambda z: F.leaky_relu(z, negative_slope), moments)
+
+
+@RULES.rule(*every("prelu"))
+def prelu(x: Gaussian, weight: Tensor) -> Gaussian:
+    """One slope for all, or one for each channel of dimension 1; the slopes are known, not random."""
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"prelu: weight must be a tensor, got {type(weight).__name__}; of a Gaussian pass the mean")
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        slope = weight.to(var.dtype)
+        if slope.numel() > 1 and mean.dim() > 1:
+            slope = slope.view(1, -1, *[1] * (mean.dim() - 2))
+        return piecewise.kink(mean, var, torch.ones_like(slope), slope)
+
+    return _answer(x, lambda z: torch.prelu(z, weight.to(z.dtype)), moments)
+
+
+@RULES.rule(*every("rrelu"))
+def rrelu(
+    x: Gaussian, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Gaussian:
+    """In training the slope is one more independent random variable, and its variance is taken along."""
+    moments: Moments = partial(piecewise.kink, above=1.0, below=0.5 * (lower + upper))
+    if training:
+        moments = partial(piecewise.random_kink, lowest=lower, highest=upper)
+    return _answer(x, lambda z: F.leaky_relu(z, 0.5 * (lower + upper)), moments)
+
+
+@RULES.rule(*every("clamp", "clip"))
+def clamp(x: Gaussian, min: Bound = None, max: Bound = None, *, out: None = None) -> Gaussian:
+    for name, bound in (("min", min), ("max", max)):
+        if isinstance(bound, Gaussian):
+            raise TypeError(f"clamp: {name} must be a number or a tensor, got a Gaussian; see torch.maximum")
+    if min is None and max is None:
+        raise ValueError("clamp: min=None and max=None leave nothing to do; give at least one of them")
+    return _answer(x, partial(torch.clamp, min=min, max=max), lambda mean, var: _clamp(mean, var, min, max))
+
+
+def _clamp(mean: Tensor, var: Tensor, low: Bound, high: Bound) -> tuple[Tensor, Tensor]:
+    if low is not None and high is not None:
+        if isinstance(low, Tensor) or isinstance(high, Tensor):
+            low, high = (torch.as_tensor(bound, dtype=var.dtype, device=var.device) for bound in (low, high))
+            return piecewise.ramp(mean, var, torch.minimum(low, high), high)
+        return piecewise.ramp(mean, var, low=float(min(low, high)), high=float(high))  # torch lets max win
+    edge, above, below = (low, 1.0, 0.0) if low is not None else (high, 0.0, 1.0)
+    assert edge is not None
+    edge = edge.to(var.dtype) if isinstance(edge, Tensor) else edge
+    expectation, variance = piecewise.kink(mean - edge, var, above=above, below=below)
+    return edge + expectation, variance
+
+
+@RULES.rule(*every("clamp_min"))
+def clamp_min(x: Gaussian, min: float | Tensor) -> Gaussian:
+    return clamp(x, min)
+
+
+@RULES.rule(*every("clamp_max"))
+def clamp_max(x: Gaussian, max: float | Tensor) -> Gaussian:
+    return clamp(x, None, max)
+
+
+@RULES.rule(*every("hardtanh"))
+def hardtanh(x: Gaussian, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Gaussian:
+    return clamp(x, min_val, max_val)
+
+
+@RULES.rule(*every("hardsigmoid"))
+def hardsigmoid(x: Gaussian, inplace: bool = False) -> Gaussian:
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        expectation, variance = piecewise.ramp(mean, var, low=-3.0, high=3.0)
+        return (expectation + 3) / 6, variance / 36
+
+    # torch's own has no second derivative, which the first-order rule needs in its backward pass
+    return _answer(x, lambda z: torch.clamp(z + 3, 0, 6) / 6, moments)
+
+
+@RULES.rule(*every("softshrink"))
+def softshrink(x: Gaussian, lambd: float = 0.5) -> Gaussian:
+    moments = partial(piecewise.ramp, low=-float(lambd), high=float(lambd), outer=1.0, inner=0.0)
+    return _answer(x, lambda z: F.softshrink(z, lambd), moments)
+
+
+@RULES.rule(*every("hardshrink"))
+def hardshrink(x: Gaussian, lambd: float = 0.5) -> Gaussian:
+    return _answer(x, lambda z: F.hardshrink(z, lambd), partial(piecewise.hardshrink, lambd=float(lambd)))
+
+
+@RULES.rule(*every("threshold"))
+def threshold(x: Gaussian, threshold: float, value: float, inplace: bool = False) -> Gaussian:
+    moments = partial(piecewise.threshold, threshold=float(threshold), value=float(value))
+    return _answer(x, lambda z: F.threshold(z, threshold, value), moments)
+
+
+@RULES.rule(*every("elu"))
+def elu(x: Gaussian, alpha: float = 1.0, inplace: bool = False) -> Gaussian:
+    return _answer(x, lambda z: F.elu(z, alpha), partial(elu_moments.elu, depth=float(alpha)))
+
+
+@RULES.rule(*every("celu"))
+def celu(x: Gaussian, alpha: float = 1.0, inplace: bool = False) -> Gaussian:
+    return _answer(x, lambda z: F.celu(z, alpha), partial(elu_moments.elu, depth=float(alpha), rate=1 / alpha))
+
+
+@RULES.rule(*every("gelu"))
+def gelu(x: Gaussian, *, approximate: str = "none") -> Gaussian:
+    moments = rectifiers.gelu_tanh if approximate == "tanh" else gelu_moments.gelu
+    return _answer(x, lambda z: F.gelu(z, approximate=approximate), moments)
+
+
+@RULES.rule(*every("erfc"))
+def erfc(x: Gaussian, *, out: None = None) -> Gaussian:
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        expectation, variance = gelu_moments.erf(mean, var)
+        return 1 - expectation, variance
+
+    return _answer(x, torch.erfc, moments)
+
+
+@RULES.rule(*every("softplus"))
+def softplus(x: Gaussian, beta: float = 1.0, threshold: float = 20.0) -> Gaussian:
+    if threshold < _SOFTPLUS_THRESHOLD:
+        by_quadrature: Gaussian = _softplus_by_quadrature(x, beta, threshold)
+        return by_quadrature
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        expectation, variance = rectifiers.softplus(beta * mean, beta * beta * var)
+        return expectation / beta, variance / (beta * beta)
+
+    return _answer(x, lambda z: F.softplus(z, beta, threshold), moments)
+
+
+_softplus_by_quadrature = elementwise(F.softplus)
+
+
+@RULES.rule(*every("logsigmoid", "log_sigmoid"))
+def logsigmoid(x: Gaussian) -> Gaussian:
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        expectation, variance = rectifiers.softplus(-mean, var)
+        return -expectation, variance
+
+    return _answer(x, F.logsigmoid, moments)
+
+
+@RULES.rule(*every("pow"), Tensor.__pow__)
+def pow(x: Gaussian, exponent: Any, *, out: None = None) -> Gaussian:
+    """Whole positive exponents; others have no moments on a Gaussian, which takes values of both signs."""
+    if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 1:
+        raise TypeError(
+            f"pow: exponent={exponent!r} must be a whole number of at least 1 for a Gaussian; for another one, where "
+            "the variance is small, mnvi.taylor(lambda z: z**exponent)(x) gives the first-order rule"
+        )
+    return _answer(x, lambda z: torch.pow(z, exponent), partial(transcendental.power, exponent=int(exponent)))
+
+
+@RULES.rule(*every("glu"))
+def glu(x: Gaussian, dim: int = -1) -> Gaussian:
+    """The product of one half and the sigmoid of the other, taken to be independent."""
+    value, gate = x.chunk(2, dim)
+    product: Gaussian = value * torch.sigmoid(gate)
+    return product
+
+
+def _let_dynamo_dispatch(*functions: Callable) -> None:
+    """Tell ``torch.compile`` that these functions ask their arguments for ``__torch_function__``.
+
+    They do, but torch's list says otherwise, and the compiler believes the list.
+    """
+    torch.overrides.get_ignored_functions().difference_update(functions)
+    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):
+        dynamo.get_overridable_functions().update(functions)
+
+
+_let_dynamo_dispatch(F.hardsigmoid, F.hardswish, F.sigmoid, F.tanh)

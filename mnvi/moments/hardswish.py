@@ -1,0 +1,109 @@
+"""Hard-swish: exact for a narrow input, ReLU plus a small correction for a wide one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mnvi.moments.lean import lean
+from mnvi.moments.normal import INV_SQRT_2PI, bounded_sqrt, density, tail_and_excess
+from mnvi.moments.quadrature import gauss_legendre
+
+_WIDE = 3.0  # σ from which the bump between -3 and 3 is integrated, since the polynomial's variance σ⁴ cancels there
+_NODES = [(3 * node, 3 * weight) for node, weight in gauss_legendre(4)]
+
+
+@lean
+def hardswish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Moments of :math:`Z\,\mathrm{clamp}(Z + 3, 0, 6)/6`.
+
+    Since :math:`f(z) = z + f(-z)`, only :math:`Y` with mean :math:`m = -|\mu|` is needed:
+    :math:`V[f(-Y)] = \sigma^2 (1 - 2E[f'(Y)]) + V[f(Y)]`. With :math:`k(r) = (r^2 + 3r)/6` for :math:`r > 0`,
+
+    .. math:: f(y) = \tfrac{y(y+3)}{6} - k(-3 - y) - k(y - 3),
+
+    all of whose moments are exact from those of the two tails. From :math:`\sigma = 3` on,
+    :math:`f = \max(y, 0) - |y|(3 - |y|)_+/6` and four Gauss–Legendre nodes on each side integrate the bump. Relative to
+    :math:`\sigma` and :math:`\sigma^2` the error is below :math:`5\cdot10^{-6}` in float32, for :math:`|\mu|/\sigma` up
+    to 50 and variances from 1e-12 to 1e6.
+
+    Example:
+        >>> import torch
+        >>> hardswish(torch.zeros(1), torch.ones(1))
+        (tensor([0.1662]), tensor([0.3039]))
+    """
+    m = -mean.abs()
+    sigma = bounded_sqrt(var)
+    narrow = _narrow(m, var.clamp(max=_WIDE**2), sigma.clamp(max=_WIDE))
+    wide = _wide(m, var.clamp(min=_WIDE**2), sigma.clamp(min=_WIDE))
+    expectation, variance, slope = (torch.where(var < _WIDE**2, *pair) for pair in zip(narrow, wide, strict=True))
+    positive = mean > 0
+    variance = torch.where(positive, var * (1 - 2 * slope) + variance, variance)
+    return expectation + mean.clamp(min=0), variance.clamp(min=0)
+
+
+def _narrow(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E, V and E[f'] for m <= 0."""
+    left = _tail_moments((m + 3).abs() / sigma, sigma)
+    right = _tail_moments((3 - m) / sigma, sigma)
+    k1, k2, slope_k, curve_k, cross = _hinge(right, sigma)
+
+    # -3 < m: the polynomial less a hinge on either side
+    l1, l2, slope_l, curve_l, _ = _hinge(left, sigma)
+    steep = (2 * m + 3) / 6
+    inside_mean = m * (m + 3) / 6 + var / 6 - l1 - k1
+    along = steep * (slope_k - slope_l) + (curve_k + curve_l) * var / 6  # Cov(polynomial, hinges)/σ²
+    inside_var = var * (steep * steep + var / 18 - 2 * along) + l2 + k2 - (l1 + k1).square()
+    inside_slope = steep - slope_k + slope_l
+
+    # m < -3: zero, then (s² - 3s)/6 above -3, less the right hinge
+    q, first, second, third, fourth, _ = left
+    outside_mean = (second - 3 * first) / 6 - k1
+    outside_square = (fourth - 6 * third + 9 * second) / 36 - k2 - cross
+    outside_var = outside_square - outside_mean.square()
+    outside_slope = (2 * first - 3 * q) / 6 - slope_k
+
+    inside = m > -3
+    return (
+        torch.where(inside, inside_mean, outside_mean),
+        torch.where(inside, inside_var, outside_var),
+        torch.where(inside, inside_slope, outside_slope),
+    )
+
+
+def _tail_moments(a: Tensor, sigma: Tensor) -> tuple[Tensor, ...]:
+    """E[R^k] for k = 0..4, R = σ(X - a)+, and the density at the kink."""
+    m0, m1 = tail_and_excess(a)
+    m2 = m0 - a * m1
+    m3 = 2 * m1 - a * m2
+    m4 = 3 * m2 - a * m3
+    square = sigma * sigma
+    return m0, sigma * m1, square * m2, square * sigma * m3, square * square * m4, density(a) / sigma
+
+
+def _hinge(moments: tuple[Tensor, ...], sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """E[k], E[k²], E[k'], E[k''] and E[(2r + 6)k] of k(r) = (r² + 3r)/6."""
+    m0, m1, m2, m3, m4, peak = moments
+    return (
+        (m2 + 3 * m1) / 6,
+        (m4 + 6 * m3 + 9 * m2) / 36,
+        (2 * m1 + 3 * m0) / 6,
+        m0 / 3 + peak / 2,
+        (m3 + 6 * m2 + 9 * m1) / 3,
+    )
+
+
+def _wide(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E, V and E[f'] for m <= 0, as those of the ReLU plus those of the bump h."""
+    q, t = tail_and_excess(-m / sigma)
+    rectified = sigma * t
+    bump, square, slope = torch.zeros_like(m), torch.zeros_like(m), torch.zeros_like(m)
+    for node, weight in _NODES:
+        height = -node * (3 - node) / 6
+        tilt = -(3 - 2 * node) / 6
+        up, down = (weight * INV_SQRT_2PI / sigma * torch.exp(-0.5 * ((z - m) / sigma).square()) for z in (node, -node))
+        bump = bump + height * (up + down)
+        square = square + height * height * (up + down) + 2 * node * height * up  # E[h² + 2 relu·h]
+        slope = slope + tilt * (up - down)
+    variance = var * (q - t * (t - m / sigma)) + square - bump * (2 * rectified + bump)
+    return rectified + bump, variance, q + slope

@@ -1,0 +1,108 @@
+"""Formulas that keep little: intermediate values are computed again in the backward pass, and stay in the cache."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Formula = Callable[..., tuple[Tensor, Tensor]]
+
+_BLOCK = 1 << 15  # elements; some dozens of arrays of this size fit into the cache
+_BLOCKED_FROM = 1 << 17
+
+
+def lean(formula: Formula) -> Formula:
+    """Decorator for a moment function ``(mean, var, *tensors, **constants) -> (mean, var)`` of elementwise operations.
+
+    In eager mode autograd keeps the tensor arguments alone and evaluates the formula again in the backward pass; large
+    dense CPU tensors go through it block by block. While compiling, and inside ``torch.func``, the formula is left as
+    it is: the compiler does both by itself. The formula sees ``mean`` in the dtype of ``var``; the resulting mean has
+    the dtype of the given one.
+
+    Example:
+        >>> import torch
+        >>> @lean
+        ... def double(mean, var, *, factor=2.0):
+        ...     return factor * mean, factor**2 * var
+        >>> double(torch.ones(2, dtype=torch.bfloat16), torch.ones(2))
+        (tensor([2., 2.], dtype=torch.bfloat16), tensor([4., 4.]))
+    """
+
+    @functools.wraps(formula)
+    def moments(mean: Tensor, var: Tensor, *tensors: Tensor, **constants: Any) -> tuple[Tensor, Tensor]:
+        bound = functools.partial(formula, **constants)
+        inputs = (mean.to(var.dtype), var, *tensors)
+        if not is_eager():
+            expectation, variance = bound(*inputs)
+        elif torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+            expectation, variance = _Recomputed.apply(bound, *inputs)
+        else:
+            expectation, variance = _evaluate(bound, inputs)
+        return expectation.to(mean.dtype), variance
+
+    return moments
+
+
+def is_eager() -> bool:
+    """Whether operations run one by one, with autograd keeping what they need: not compiled, not transformed."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, formula: Formula, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.formula = formula
+        ctx.save_for_backward(*inputs)
+        return _evaluate(formula, inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+
+        def gradients(g_mean: Tensor, g_var: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            leaves = [t.detach().requires_grad_() for t in inputs]
+            with torch.enable_grad():
+                outputs = ctx.formula(*leaves)
+            return torch.autograd.grad(outputs, leaves, (g_mean, g_var), materialize_grads=True)
+
+        return None, *_in_blocks(gradients, (g_mean, g_var, *inputs), len(inputs))
+
+
+def _evaluate(formula: Formula, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        expectation, variance = _in_blocks(formula, inputs, 2)
+    return expectation, variance
+
+
+def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], num_outputs: int) -> tuple[Tensor, ...]:
+    """``function(*inputs)``, in pieces that stay in the cache where the memory layout allows it."""
+    first = inputs[0]
+    if (
+        first.numel() < _BLOCKED_FROM
+        or first.device.type != "cpu"
+        or any(t.shape != first.shape or t.stride() != first.stride() or t.dtype != first.dtype for t in inputs)
+        or (flat := _in_memory_order(first)) is None
+    ):
+        outputs: tuple[Tensor, ...] = function(*inputs)
+        return outputs
+    results = tuple(torch.empty_like(first) for _ in range(num_outputs))
+    pieces = [torch.as_strided(t, flat.shape, (1,), t.storage_offset()).split(_BLOCK) for t in (*results, *inputs)]
+    for block in zip(*pieces, strict=True):
+        for target, value in zip(block, function(*block[num_outputs:]), strict=False):
+            target.copy_(value)
+    return results
+
+
+def _in_memory_order(tensor: Tensor) -> Tensor | None:
+    """A flat view of a dense tensor, or None where there is none."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor.permute(0, 2, 3, 1).view(-1)
+    return None

@@ -1,0 +1,56 @@
+"""Softsign: quadrature on either side of zero, on a logarithmic scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mnvi.moments.lean import lean
+from mnvi.moments.normal import bounded_sqrt, density
+from mnvi.moments.quadrature import gauss_legendre
+
+_NODES = gauss_legendre(20)
+_REACH = 5.5  # standard deviations; 4e-8 of the mass lies beyond
+
+
+@lean
+def softsign(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Moments of :math:`Z/(1 + |Z|)`.
+
+    With :math:`|z| = e^u - 1` the function is :math:`\pm(1 - e^{-u})`; 20 Gauss–Legendre nodes in :math:`u` on the
+    mean's side of zero and 20 on the other resolve it whether it is wide or narrow compared with :math:`\sigma`. Both
+    moments are off by less than :math:`5\cdot10^{-6}`, relative to :math:`\min(\sigma, 1)` and its square.
+
+    Example:
+        >>> import torch
+        >>> softsign(torch.ones(1), torch.ones(1))
+        (tensor([0.3782]), tensor([0.1176]))
+    """
+    sigma = bounded_sqrt(var)
+    size = mean.abs()
+    base = 1 + size
+    value = size / base
+    reach = _REACH * sigma
+    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+
+    lowest = torch.log1p(-torch.minimum(reach, size) / base)  # u - u(μ), on the mean's side
+    length = torch.log1p(reach / base) - lowest
+    for node, weight in _NODES:
+        u = lowest + node * length
+        grown = torch.expm1(u)
+        mass = weight * length * (base / sigma) * (1 + grown) * density(base / sigma * grown)
+        step = grown / (base * (1 + grown))
+        first = first + mass * step
+        second = second + mass * step.square()
+
+    length = torch.log1p((reach - size).clamp(min=0))
+    for node, weight in _NODES:
+        u = node * length
+        distance = torch.expm1(u)
+        mass = weight * length / sigma * (1 + distance) * density((distance + size) / sigma)
+        step = -(distance / (1 + distance) + value)
+        first = first + mass * step
+        second = second + mass * step.square()
+
+    expectation = value + first
+    return torch.where(mean >= 0, expectation, -expectation), (second - first.square()).clamp(min=0)
