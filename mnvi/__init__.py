@@ -20,6 +20,7 @@ from mnvi.methods import Objective
 from mnvi.montecarlo import Ensemble, MonteCarlo, mc_dropout
 from mnvi.objective import ELBO, StepSchedule, Terms
 from mnvi.outputs import Samples
+from mnvi.parallel import DataParallel
 from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 from mnvi.registry import NoRuleError
 from mnvi.rules import rule
@@ -31,6 +32,7 @@ __all__ = [
     "DVI",
     "ELBO",
     "CategoricalLikelihood",
+    "DataParallel",
     "EmpiricalBayes",
     "Ensemble",
     "Gaussian",
