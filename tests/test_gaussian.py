@@ -230,7 +230,7 @@ def test_unknown_attribute_is_named_and_hasattr_says_no() -> None:
 
 def test_attributes_cannot_be_added() -> None:
     with pytest.raises(AttributeError):
-        gaussian(2).name = "x"  # type: ignore[attr-defined]
+        gaussian(2).name = "x"
 
 
 def test_operation_without_a_rule_names_itself_and_mnvi_rule() -> None:

@@ -152,4 +152,4 @@ def test_posteriors_are_values() -> None:
     assert mnvi.MeanField(1.0) == mnvi.MeanField(1.0) != mnvi.MeanField(2.0)
     assert len({mnvi.MeanField(1.0), mnvi.MeanField(1.0), mnvi.SharedMeanField(1.0)}) == 2
     with pytest.raises(AttributeError):
-        mnvi.MeanField(1.0).prior_variance = 2.0  # type: ignore[misc]
+        mnvi.MeanField(1.0).prior_variance = 2.0

@@ -1,0 +1,90 @@
+"""The choices among approximations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import mnvi
+from mnvi.settings import Options, current
+
+
+@pytest.fixture(autouse=True)
+def defaults() -> object:
+    before = current.value
+    current.value = Options()
+    yield
+    current.value = before
+
+
+def test_defaults() -> None:
+    assert current.value == Options(activation="moments", max_pool="argmax", dropout="variance", relu_floor=0.0)
+    assert mnvi.options.PAPER_RELU_FLOOR == 1e-5
+
+
+def test_block_changes_what_it_names_and_puts_it_back() -> None:
+    with mnvi.options(max_pool="clark"):
+        assert current.value == Options(max_pool="clark")
+        with mnvi.options(dropout="sample", max_pool="argmax"):
+            assert current.value == Options(dropout="sample")
+        assert current.value == Options(max_pool="clark")
+    assert current.value == Options()
+
+
+def test_block_puts_back_after_an_error() -> None:
+    with pytest.raises(KeyError), mnvi.options(activation="taylor"):
+        raise KeyError
+    assert current.value == Options()
+
+
+def test_one_object_may_be_used_again_and_inside_itself() -> None:
+    taylor = mnvi.options(activation="taylor")
+    for _ in range(2):
+        with taylor, taylor:
+            assert current.value.activation == "taylor"
+        assert current.value == Options()
+
+
+def test_preparing_changes_nothing_and_set_keeps() -> None:
+    prepared = mnvi.options(relu_floor=1e-3)
+    assert current.value == Options()
+    prepared.set()
+    assert current.value == Options(relu_floor=1e-3)
+
+
+def test_unknown_setting_is_named_with_the_closest_known_one() -> None:
+    with pytest.raises(TypeError, match="unknown setting 'max_pol'; did you mean 'max_pool'"):
+        mnvi.options(max_pol="clark")
+    with pytest.raises(TypeError, match="unknown setting 'zzz'; known: activation, max_pool, dropout, relu_floor"):
+        mnvi.options(zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("activation", "exact"), ("max_pool", "max"), ("dropout", True), ("activation", None)]
+)
+def test_unknown_choice_is_named_with_what_is_allowed(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"options: {name}={value!r} is not one of '"):
+        mnvi.options(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), True, "1e-5", None])
+def test_relu_floor_must_be_a_finite_number_not_below_zero(value: object) -> None:
+    with pytest.raises(ValueError, match=f"options: relu_floor={value!r} must be a finite number >= 0"):
+        mnvi.options(relu_floor=value)
+
+
+def test_relu_floor_bounds_the_input_variance() -> None:
+    x = mnvi.Gaussian(torch.zeros(1), torch.zeros(1))
+    bounded = torch.relu(mnvi.Gaussian(torch.zeros(1), torch.full((1,), 1e-5)))
+    assert torch.relu(x).var == 0
+    with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
+        assert torch.equal(torch.relu(x).var, bounded.var)
+
+
+def test_compiled_function_follows_a_change_of_settings() -> None:
+    compiled = torch.compile(lambda x: torch.relu(x).var, fullgraph=True, backend="eager")
+    x = mnvi.Gaussian(torch.zeros(1), torch.zeros(1))
+    assert compiled(x) == 0
+    with mnvi.options(relu_floor=0.5):
+        assert compiled(x) > 0.1
+    assert compiled(x) == 0
