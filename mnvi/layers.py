@@ -1,4 +1,9 @@
-"""Linear and convolution layers that own a posterior; subclasses of torch's with the same ``weight`` and ``bias``."""
+"""Linear and convolution layers that own a posterior; subclasses of torch's with the same ``weight`` and ``bias``.
+
+>>> import mnvi
+>>> mnvi.layers.Linear(3, 2, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0)).weight.shape
+torch.Size([2, 3])
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,15 @@ class Uncertainty(NamedTuple):
 
 
 class Likelihood(nn.Module):
-    """How targets come about from a network's output."""
+    r"""How targets come about from a network's output: :math:`p(y|h)`, with :math:`h` known, Gaussian, or sampled.
+
+    A subclass says what :math:`E_q[\log p(y|h)]` and :math:`E_q[p(y|h)]` are; :class:`mnvi.ELBO` takes any.
+
+    Example:
+        >>> import mnvi
+        >>> all(isinstance(like(), mnvi.Likelihood) for like in (mnvi.GaussianLikelihood, mnvi.CategoricalLikelihood))
+        True
+    """
 
     @abstractmethod
     def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:

@@ -54,7 +54,13 @@ SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, 
 
 
 class Reliability(NamedTuple):
-    """Bins of `reliability`, each [num_bins]; confidence and accuracy are NaN where a bin is empty."""
+    """Bins of `reliability`, each [num_bins]; confidence and accuracy are NaN where a bin is empty.
+
+    Example:
+        >>> import torch
+        >>> reliability(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), num_bins=2).counts
+        tensor([0., 1.], dtype=torch.float64)
+    """
 
     confidence: Tensor
     accuracy: Tensor
@@ -62,7 +68,13 @@ class Reliability(NamedTuple):
 
 
 class RejectionCurve(NamedTuple):
-    """Points of `rejection_curve`, each [N]: the fraction rejected and the error of what remains."""
+    """Points of `rejection_curve`, each [N]: the fraction rejected and the error of what remains.
+
+    Example:
+        >>> import torch
+        >>> rejection_curve(torch.tensor([[0.6, 0.4], [0.9, 0.1]]), torch.tensor([1, 0])).error
+        tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
 
     rejected: Tensor
     error: Tensor

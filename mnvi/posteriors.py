@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 class Posterior(ABC):
-    """What a layer asks of its posterior."""
+    """What a layer asks of its posterior :math:`q(w)`: parameters, moments of the output, and the divergence.
+
+    Example:
+        >>> import mnvi
+        >>> [isinstance(p(1.0), mnvi.Posterior) for p in (mnvi.MultiplicativeNoise, mnvi.MeanField)]
+        [True, True]
+    """
 
     @abstractmethod
     def add_parameters(self, layer: BayesianLayer) -> None:

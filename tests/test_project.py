@@ -2,19 +2,34 @@
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import mnvi
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
 LOCKED = dict(line.split("==") for line in LOCK_LINES)
+OPTIONAL_IMPORTS = {"dvc", "matplotlib", "mlflow", "onnx", "onnxruntime", "onnxscript", "ray", "scipy", "torchmetrics"}
+OPTIONAL_IMPORTS |= {"torchvision", "yaml"}
+
+
+def test_importing_mnvi_pulls_in_no_optional_package():
+    code = "import sys, mnvi; print(*{name.partition('.')[0] for name in sys.modules})"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = set(result.stdout.split())
+    assert "torch" in imported
+    assert not imported & OPTIONAL_IMPORTS
 
 
 def test_torch_is_the_only_required_dependency():
@@ -47,3 +62,23 @@ def test_tests_run_on_the_locked_versions():
     installed = {name: Version(importlib.metadata.version(name)).public for name in LOCKED}
     different = {name: version for name, version in installed.items() if version != LOCKED[name]}
     assert not different, f"installed but not as locked (run `make setup`): {different}"
+
+
+def test_package_states_the_version_that_is_installed():
+    assert mnvi.__version__ == PROJECT["version"]
+
+
+def public_objects() -> dict[str, object]:
+    """Every public name with its object; a public module stands for the names it lists itself."""
+    objects: dict[str, object] = {}
+    for name in mnvi.__all__:
+        value = getattr(mnvi, name)
+        objects[name] = value
+        if isinstance(value, ModuleType):
+            objects |= {f"{name}.{inner}": getattr(value, inner) for inner in getattr(value, "__all__", [])}
+    return objects
+
+
+@pytest.mark.parametrize("name", public_objects())
+def test_public_name_has_a_docstring_with_an_example(name):
+    assert ">>>" in (public_objects()[name].__doc__ or ""), f"mnvi.{name} has no runnable example in its docstring"

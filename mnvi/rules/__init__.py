@@ -1,4 +1,9 @@
-"""Which torch function is answered by which moment function, for :class:`mnvi.Gaussian`."""
+"""Which torch function is answered by which moment function, for :class:`mnvi.Gaussian`.
+
+>>> import torch, mnvi
+>>> mnvi.rules.has_rule(torch.relu)
+True
+"""
 
 from __future__ import annotations
 
