@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_las
     they get their batch norms folded.
 
     ``state_dict`` holds the precomputed tensors beside ``weight`` and ``bias``. Pickles and deep copies are complete
-    but not compiled: call ``.compile()`` on them.
+    but not compiled: that is what ``torch.compile(copy)`` is for.
 
     Args:
         model: any module, as made by :func:`mnvi.convert` or deterministic.
@@ -53,7 +53,7 @@ def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_las
     if channels_last:
         _put_channels_last(fast)
     if compile:
-        fast.compile()
+        _compile(fast)
     return fast
 
 
@@ -61,6 +61,18 @@ def uncompiled(model: ModuleT) -> ModuleT:
     """The module inside what ``torch.compile(module)`` returns."""
     inner: ModuleT = getattr(model, "_orig_mod", model)
     return inner
+
+
+def _compile(model: nn.Module) -> None:
+    """What ``model.compile()`` does, except that it leaves torch's own containers (``nn.Sequential``) in pieces.
+
+    Unlike with ``torch.compile(model)`` the model keeps its class and the names in its ``state_dict``.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    model._compiled_call_impl = torch.compile(call)
 
 
 def _put_channels_last(model: nn.Module) -> None:

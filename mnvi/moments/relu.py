@@ -41,9 +41,13 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]
     """
     if floor:
         var = var.clamp(min=floor)
-    if not torch.compiler.is_compiling() and not _needs_gradient(mean, var) and _blockable(mean, var):
-        expectation, variance = _blocked(mean, var, for_backward=False)
-        return expectation, variance
+    if not _needs_gradient(mean, var):
+        if torch.compiler.is_compiling():
+            expectation, variance, _, _ = _formula(mean, var)
+            return expectation, variance
+        if _blockable(mean, var):
+            expectation, variance = _blocked(mean, var, for_backward=False)
+            return expectation, variance
     expectation, variance, _, _ = _ReLU.apply(mean, var)
     return expectation, variance
 
