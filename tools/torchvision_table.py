@@ -60,8 +60,8 @@ def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
         options["init_weights"] = True  # without it these warn
     started = time.perf_counter()
     net = torchvision.models.get_model(name, weights=None, **options)
-    _wake_zero_heads(net)
     x = torch.randn(2, 3, side(name), side(name))
+    _wake(net, x)
     bayesian = mnvi.convert(net, posterior or mnvi.MultiplicativeNoise(prior_variance=1e-2))
 
     for training in (True, False):
@@ -89,11 +89,18 @@ def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
     }
 
 
-def _wake_zero_heads(net: nn.Module) -> None:
-    """Some heads start at zero weights, which would make every output zero and every check empty."""
+@torch.no_grad()
+def _wake(net: nn.Module, x: Tensor) -> None:
+    """Let something reach the output, or every check is empty.
+
+    Some heads start with zero weights, and without statistics of its data an untrained batch norm lets signals die out.
+    """
     for module in net.modules():
         if isinstance(module, nn.Linear) and not module.weight.any():
             nn.init.normal_(module.weight, std=0.1)
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # a running mean over all batches, so that one batch is enough
+    net.train()(x)
 
 
 def _outputs(out: mnvi.Gaussian | tuple) -> list[mnvi.Gaussian]:
