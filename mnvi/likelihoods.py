@@ -97,6 +97,10 @@ class GaussianLikelihood(Likelihood):
     def __init__(self, homoscedastic: bool = False, init_log_noise: float = 0.0) -> None:
         super().__init__()
         self.homoscedastic = homoscedastic
+        if isinstance(init_log_noise, bool) or not isinstance(init_log_noise, int | float):
+            raise TypeError(f"GaussianLikelihood: init_log_noise={init_log_noise!r} must be a number")
+        if not math.isfinite(init_log_noise):
+            raise ValueError(f"GaussianLikelihood: init_log_noise={init_log_noise!r} must be finite")
         if homoscedastic:
             self.log_noise = nn.Parameter(torch.tensor(float(init_log_noise)))
 
@@ -138,6 +142,7 @@ class GaussianLikelihood(Likelihood):
         return 0.0
 
     def _heads(self, out: Output) -> tuple[Tensor, Tensor | float, Tensor, Tensor | float]:
+        _check_output("GaussianLikelihood", out)
         var: Tensor | None = None
         if isinstance(out, Gaussian | JointGaussian):
             values, var = out.mean, out.var
@@ -167,7 +172,12 @@ class CategoricalLikelihood(Likelihood):
             - ``"second_order"``: :math:`E[\mathrm{lse}(h)] \approx \mathrm{lse}(\mu) + \tfrac12(p\cdot v - p^\top Cp)`,
               C being the covariance, diagonal unless the output is a :class:`mnvi.JointGaussian`; and the softmax
               expanded to second order, cut at 0 and renormalised.
-            - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and the logarithm of it.
+            - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and the logarithm of it. The logarithm
+              of the prediction is no estimate of :math:`E[\log p]`, which is lower: predict with it, do not train.
+
+            Largest errors against sampling, 2 to 10 classes, :math:`\mu \sim \mathcal N(0, 4)`, for variances up to
+            0.15, 0.75, 1.5: ``"second_order"`` 0.002, 0.03, 0.08 in a probability and 0.01, 0.04, 0.1 in the expected
+            logarithm; ``"probit"`` 0.02, 0.08, 0.12 in a probability.
         generator: source of the samples, so that results repeat.
 
     Example:
@@ -192,6 +202,8 @@ class CategoricalLikelihood(Likelihood):
                 f"CategoricalLikelihood: approximation={approximation!r} is not one of 'sampling', 'second_order', "
                 "'probit'"
             )
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"CategoricalLikelihood: generator={generator!r} must be a torch.Generator or None")
         self.num_samples = num_samples
         self.approximation = approximation
         self.generator = generator
@@ -231,6 +243,7 @@ class CategoricalLikelihood(Likelihood):
 
     def _logits(self, out: Output) -> Tensor:
         """Logits of one softmax, or with a leading dimension of samples."""
+        _check_output("CategoricalLikelihood", out)
         if isinstance(out, Tensor):
             return out
         if isinstance(out, Samples):
@@ -267,6 +280,11 @@ def _softmax_variances(p: Tensor, out: Gaussian | JointGaussian) -> tuple[Tensor
     return (p * out.var).sum(-1, keepdim=True), (p * times_cov).sum(-1, keepdim=True), times_cov
 
 
+def _check_output(owner: str, out: Output) -> None:
+    if not isinstance(out, Tensor | Gaussian | JointGaussian | Samples):
+        raise TypeError(f"{owner}: out must be a tensor, mnvi.Gaussian or mnvi.Samples, got {type(out).__name__}")
+
+
 def _check_tensor(what: str, y: Tensor, device: torch.device) -> None:
     if not isinstance(y, Tensor):
         raise TypeError(f"{what} must be a torch.Tensor, got {type(y).__name__}; use torch.as_tensor")
@@ -275,6 +293,7 @@ def _check_tensor(what: str, y: Tensor, device: torch.device) -> None:
 
 
 def _check_labels(out: Output, y: Tensor) -> None:
+    _check_output("CategoricalLikelihood", out)
     _check_tensor("CategoricalLikelihood: labels", y, out.values.device if isinstance(out, Samples) else out.device)
     expected, classes = out.shape[:-1], out.shape[-1]
     if y.is_floating_point() or y.dtype == torch.bool:

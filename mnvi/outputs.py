@@ -26,7 +26,11 @@ class Samples:
     values: Tensor
 
     def __post_init__(self) -> None:
-        if isinstance(self.values, Tensor) and (self.values.dim() < 2 or len(self.values) == 0):
+        if not isinstance(self.values, Tensor):
+            raise TypeError(
+                f"Samples: values must be a torch.Tensor, got {type(self.values).__name__}; use torch.stack"
+            )
+        if self.values.dim() < 2 or len(self.values) == 0:
             raise ValueError(
                 f"Samples: values must be [num_samples >= 1, batch, ...], got shape {tuple(self.values.shape)}"
             )
