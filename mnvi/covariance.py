@@ -143,7 +143,8 @@ class JointGaussian:
         if num_samples < 1:
             raise ValueError(f"sample: num_samples={num_samples} must be at least 1")
         dtype = self.dtype if self._spread is None else self._spread.dtype
-        noise = torch.randn((num_samples, *self.shape), dtype=dtype, device=self.device, generator=generator)
+        source: dict[str, Any] = {} if generator is None else {"generator": generator}  # dynamo takes no None here
+        noise = torch.randn((num_samples, *self.shape), dtype=dtype, device=self.device, **source)
         if self._spread is None or not _is_full(self):
             return self.mean + self.std * noise
         return self.mean + self.std * (_correlation_factor(self) @ noise.unsqueeze(-1)).squeeze(-1)

@@ -102,7 +102,8 @@ class Gaussian:
         """
         if num_samples < 1:
             raise ValueError(f"sample: num_samples={num_samples} must be at least 1")
-        noise = torch.randn((num_samples, *self.shape), dtype=self.var.dtype, device=self.device, generator=generator)
+        source: dict[str, Any] = {} if generator is None else {"generator": generator}  # dynamo takes no None here
+        noise = torch.randn((num_samples, *self.shape), dtype=self.var.dtype, device=self.device, **source)
         return self.mean + safe_sqrt(self.var) * noise
 
     @property
