@@ -99,6 +99,15 @@ class BayesianLayer(nn.Module):
         raise NotImplementedError
 
     def _checked(self, x: Tensor | Gaussian | JointGaussian, channel_dim: int) -> None:
+        if not isinstance(x, Tensor | Gaussian | JointGaussian):
+            raise TypeError(
+                f"{type(self).__name__}: the input must be a tensor or mnvi.Gaussian, got {type(x).__name__}"
+            )
+        if channel_dim < -1 and x.dim() > 1 - channel_dim:
+            raise ValueError(
+                f"{type(self).__name__}: expected an input of {-channel_dim} or {1 - channel_dim} dimensions, got "
+                f"shape {tuple(x.shape)}"
+            )
         if x.dim() < -channel_dim or x.shape[channel_dim] != self.in_units:
             raise ValueError(
                 f"{type(self).__name__}: expected {self.in_units} input units in dimension {channel_dim}, "
