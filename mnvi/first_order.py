@@ -30,10 +30,28 @@ def first_order(backward: Callable) -> Callable:
     def checked(ctx: Any, *gradients: Any) -> Any:
         transformed = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
         if torch.is_grad_enabled() and not transformed:
-            name = type(ctx).__name__.removesuffix("Backward")
-            raise RuntimeError(
-                f"{name}: its backward pass cannot be differentiated again; call it without create_graph"
-            )
+            raise _error(type(ctx).__name__.removesuffix("Backward"))
         return backward(ctx, *gradients)
 
     return checked
+
+
+def refuse_nested_gradients(name: str) -> None:
+    """The same inside ``torch.func``, which records every backward pass: there the nested gradients are counted, in the
+    forward pass, where all of them are still open.
+
+    Example:
+        >>> refuse_nested_gradients("relu")
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        return
+    transforms = torch._C._functorch.get_interpreter_stack() or []
+    if sum(transform.key() == torch._C._functorch.TransformType.Grad for transform in transforms) > 1:
+        raise _error(name)
+
+
+def _error(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name}: its backward pass cannot be differentiated again; call it without create_graph, and without nesting "
+        "torch.func.grad or jacrev"
+    )

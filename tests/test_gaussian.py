@@ -422,6 +422,14 @@ def test_second_derivatives_through_relu_are_refused() -> None:
     with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         torch.autograd.grad(out.mean.sum(), mean, create_graph=True)
 
+    def total(mean: Tensor) -> Tensor:
+        return torch.relu(Gaussian.trusted(mean, torch.ones(2))).mean.sum()
+
+    assert torch.func.jacrev(total)(torch.zeros(2)).tolist() == [0.5, 0.5]
+    for transform in (torch.func.grad, torch.func.jacrev):
+        with pytest.raises(RuntimeError, match="relu: its backward pass cannot be differentiated again"):
+            transform(lambda m, transform=transform: transform(total)(m).sum())(torch.zeros(2))
+
 
 def test_half_precision_mean_keeps_a_float32_variance() -> None:
     x = Gaussian(torch.ones(3).bfloat16(), torch.ones(3))

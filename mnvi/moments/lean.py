@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from mnvi.first_order import first_order
 
 Formula = Callable[..., tuple[Tensor, Tensor]]
 
@@ -61,7 +62,7 @@ class _Recomputed(torch.autograd.Function):
         return _evaluate(formula, inputs)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
 

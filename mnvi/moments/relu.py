@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mnvi.first_order import first_order
+from mnvi.first_order import first_order, refuse_nested_gradients
 
 _SQRT_HALF = 0.7071067811865476
 _INV_SQRT_2PI = 0.3989422804014327
@@ -48,6 +48,7 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]
         if _blockable(mean, var):
             expectation, variance = _blocked(mean, var, for_backward=False)
             return expectation, variance
+    refuse_nested_gradients("relu")
     expectation, variance, _, _ = _ReLU.apply(mean, var)
     return expectation, variance
 
