@@ -11,6 +11,8 @@ from torch import Tensor
 
 _NAMESPACES = (torch, Tensor, F, torch._C._nn, torch.special)
 _IN_PLACE: dict[Callable, bool] = {}
+# Kept apart and found by identity: dynamo, which calls them for `gaussian - tensor`, misses them among a dict's keys.
+_REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmul__)
 
 
 class NoRuleError(TypeError):
@@ -37,6 +39,7 @@ class RuleTable:
 
     def __init__(self, value_name: str, decorator: str) -> None:
         self._rules: dict[Callable, Callable] = {}
+        self._reflected: list[tuple[Callable, Callable]] = []
         self._value_name = value_name
         self._decorator = decorator
 
@@ -48,17 +51,24 @@ class RuleTable:
 
         def register(handler: Callable) -> Callable:
             for function in functions:
-                self._rules[function] = handler
+                if function in _REFLECTED:
+                    self._reflected.insert(0, (function, handler))
+                else:
+                    self._rules[function] = handler
             return handler
 
         return register
 
     def __contains__(self, function: Callable) -> bool:
-        return function in self._rules
+        return function in self._rules or any(function is known for known, _ in self._reflected)
 
     def answer(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Look the rule up, apply it, and honour in-place calls."""
         handler = self._rules.get(function)
+        if handler is None:
+            for known, answers in self._reflected:
+                if known is function and handler is None:
+                    handler = answers
         if handler is None:
             raise NoRuleError(self._explain(function))
         if kwargs.get("out") is not None:

@@ -62,8 +62,8 @@ def interpolate(
 def _weights(
     like: Tensor, axis: int, outputs: int, scale: float | None, mode: str, align_corners: bool | None, antialias: bool
 ) -> Tensor:
-    """[inputs, outputs], as torch has them: the interpolated unit vectors."""
-    units = torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)[None, :, :, None]
-    sized = {"size": (outputs, 1)} if scale is None else {"scale_factor": (scale, 1.0)}
+    """[inputs, outputs], as torch has them: unit vectors interpolated, two columns each as it mistakes a single one."""
+    units = torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)[None, :, :, None].repeat(1, 1, 1, 2)
+    sized = {"size": (outputs, 2)} if scale is None else {"scale_factor": (scale, 1.0)}
     found = F.interpolate(units, mode=mode, align_corners=align_corners, antialias=antialias, **sized)
     return found[0, :, :, 0]

@@ -217,7 +217,7 @@ def _standardised(
     known, spread = widened(mean), var.mean(dims, keepdim=True)
     if centred:
         known = known - known.mean(dims, keepdim=True)
-        count = math.prod(mean.shape[d] for d in dims)
+        count = math.prod([mean.shape[d] for d in dims])
         spread = spread * (1 - 1 / count)
     square = known.square().mean(dims, keepdim=True) + spread + eps
     return known * square.rsqrt(), var / square

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ def _squared(factor: Tensor | float, like: Tensor) -> Any:
     return factor * factor
 
 
-@RULES.rule(*every("add"))
+@RULES.rule(*every("add"), operator.add)
 def add(input: Operand, other: Operand, *, alpha: float = 1, out: None = None) -> Gaussian:
     if input is other:
         return mul(input, 1 + alpha)
@@ -45,7 +46,7 @@ def add(input: Operand, other: Operand, *, alpha: float = 1, out: None = None) -
     return _result(mean, input.var + added if isinstance(input, Gaussian) else added)
 
 
-@RULES.rule(*every("sub", "subtract"))
+@RULES.rule(*every("sub", "subtract"), operator.sub)
 def sub(input: Operand, other: Operand, *, alpha: float = 1, out: None = None) -> Gaussian:
     return add(input, other, alpha=-alpha)
 
@@ -57,12 +58,12 @@ def rsub(input: Operand, other: Operand, *, alpha: float = 1) -> Gaussian:
     return _result(other - alpha * input.mean, alpha * alpha * input.var)
 
 
-@RULES.rule(*every("neg", "negative"))
+@RULES.rule(*every("neg", "negative"), operator.neg)
 def neg(x: Gaussian) -> Gaussian:
     return Gaussian.trusted(-x.mean, x.var)
 
 
-@RULES.rule(*every("mul", "multiply"))
+@RULES.rule(*every("mul", "multiply"), operator.mul)
 def mul(input: Operand, other: Operand, *, out: None = None) -> Gaussian:
     if input is other:
         return square(input)
@@ -72,7 +73,7 @@ def mul(input: Operand, other: Operand, *, out: None = None) -> Gaussian:
     return _result(x.mean * factor, x.var * _squared(factor, x.var))
 
 
-@RULES.rule(*every("div", "divide", "true_divide"), Tensor.__truediv__)
+@RULES.rule(*every("div", "divide", "true_divide"), Tensor.__truediv__, operator.truediv)
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out: None = None) -> Gaussian:
     if rounding_mode is not None:
         raise TypeError(f"div: rounding_mode={rounding_mode!r} has no meaning for a Gaussian; divide without it")
@@ -81,6 +82,11 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
     if isinstance(other, Gaussian):
         return mul(input, reciprocal(other))
     return _result(input.mean / other, input.var / _squared(other, input.var))
+
+
+@RULES.rule(Tensor.__rdiv__)
+def rdiv(input: Operand, other: Operand) -> Gaussian:
+    return div(other, input)
 
 
 @RULES.rule(*every("reciprocal"))

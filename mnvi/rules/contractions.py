@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def _contract(function: Any, a: Value, b: Value) -> Gaussian:
         return Gaussian.trusted(mean, function(var_a, var_b + known_b.square()) + function(known_a.square(), var_b))
 
 
-@RULES.rule(*every("matmul", "bmm", "mm", "mv"), Tensor.__matmul__)
+@RULES.rule(*every("matmul", "bmm", "mm", "mv"), Tensor.__matmul__, operator.matmul)
 def matmul(input: Value, other: Value, *, out: None = None) -> Gaussian:
     return _contract(torch.matmul, input, other)
 
@@ -44,6 +45,14 @@ def matmul(input: Value, other: Value, *, out: None = None) -> Gaussian:
 @RULES.rule(Tensor.__rmatmul__)
 def rmatmul(input: Value, other: Value) -> Gaussian:
     return matmul(other, input)
+
+
+@RULES.rule(Tensor.matmul)
+def matmul_method(input: Value, other: Value) -> Gaussian:
+    if torch.compiler.is_dynamo_compiling() and not isinstance(input, Gaussian):
+        # torch 2.13 turns `gaussian @ tensor` into tensor.matmul(gaussian), and nothing tells the two apart
+        raise RuntimeError("inside torch.compile write torch.matmul(a, b) instead of a @ b where one is a Gaussian")
+    return matmul(input, other)
 
 
 @RULES.rule(*every("dot", "inner", "vdot"))

@@ -28,6 +28,9 @@ def _out_of_place(name: str) -> list[Callable]:
 
 
 def _rearrange(function: Callable) -> Callable:
+    if function is Tensor.unflatten:
+        function = torch.unflatten  # the method is written in Python in a way that dynamo cannot follow
+
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
         return Gaussian.trusted(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
 

@@ -1,0 +1,101 @@
+"""What every rule is held to: sampling, the limit of zero variance, gradients, precision, compilers."""
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import mnvi
+
+STANDARD_ERRORS = 5
+
+
+def gaussian(*shape: int, seed: int = 0, scale: float = 1.0, dtype: torch.dtype = torch.float64) -> mnvi.Gaussian:
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(shape, generator=generator, dtype=torch.float64)
+    var = 0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    return mnvi.Gaussian(mean.to(dtype), (scale * var).to(dtype))
+
+
+def sampled(function, *args, num_samples: int = 100_000, chunk: int = 20_000, **kwargs) -> list[Tensor]:
+    """Mean and variance of ``function`` under sampling of its Gaussian arguments, each with its standard error.
+
+    ``function`` is mapped over samples by ``torch.func.vmap``.
+    """
+    generator = torch.Generator().manual_seed(1)
+    leaves, structure = pytree.tree_flatten(args, is_leaf=lambda x: isinstance(x, mnvi.Gaussian))
+    random = [i for i, leaf in enumerate(leaves) if isinstance(leaf, mnvi.Gaussian)]
+
+    def once(*values: Tensor) -> Tensor:
+        filled = list(leaves)
+        for i, value in zip(random, values, strict=True):
+            filled[i] = value
+        return function(*pytree.tree_unflatten(filled, structure), **kwargs)
+
+    results = [
+        torch.func.vmap(once, randomness="different")(*(leaves[i].sample(chunk, generator) for i in random))
+        for _ in range(num_samples // chunk)
+    ]
+    values = torch.cat(results)
+    mean, var = values.mean(0), values.var(0)
+    fourth = (values - mean).pow(4).mean(0)
+    return [mean, (var / num_samples).sqrt(), var, ((fourth - var.square()).clamp(min=0) / num_samples).sqrt()]
+
+
+def assert_moments_are_those_of_samples(function, *args, **kwargs) -> None:
+    out = function(*args, **kwargs)
+    mean, mean_error, var, var_error = sampled(function, *args, **kwargs)
+    assert out.mean.shape == out.var.shape == mean.shape
+    tiny = 1e-12  # where nothing varies, the standard error is zero
+    assert ((out.mean - mean).abs() <= STANDARD_ERRORS * mean_error + tiny).all()
+    assert ((out.var - var).abs() <= STANDARD_ERRORS * var_error + tiny).all()
+
+
+def assert_zero_variance_is_deterministic(function, *args, **kwargs) -> None:
+    known = pytree.tree_map(_mean, args, is_leaf=_is_gaussian)
+    certain = pytree.tree_map(_without_variance, args, is_leaf=_is_gaussian)
+    expected, out = function(*known, **kwargs), function(*certain, **kwargs)
+    torch.testing.assert_close(out.mean, expected)
+    assert out.var.shape == expected.shape
+    assert (out.var == 0).all()
+
+
+def assert_gradients_are_right(function, *args, **kwargs) -> None:
+    leaves, structure = pytree.tree_flatten(args)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+    def flat(*values: Tensor) -> tuple[Tensor, Tensor]:
+        filled = list(leaves)
+        for i, value in zip(places, values, strict=True):
+            filled[i] = value
+        out = function(*pytree.tree_unflatten(filled, structure), **kwargs)
+        return out.mean, out.var
+
+    assert torch.autograd.gradcheck(flat, [leaves[i].clone().requires_grad_() for i in places])
+
+
+def assert_half_precision_keeps_the_variance(function, *args, **kwargs) -> None:
+    low = pytree.tree_map(_lowered, args, is_leaf=_is_gaussian)
+    high = pytree.tree_map(_raised, low, is_leaf=_is_gaussian)
+    out, expected = function(*low, **kwargs), function(*high, **kwargs)
+    assert out.var.dtype == torch.float32
+    torch.testing.assert_close(out.var, expected.var, rtol=1e-2, atol=1e-3)
+
+
+def _is_gaussian(x) -> bool:
+    return isinstance(x, mnvi.Gaussian)
+
+
+def _mean(x):
+    return x.mean if _is_gaussian(x) else x
+
+
+def _without_variance(x):
+    return mnvi.Gaussian(x.mean, torch.zeros_like(x.var)) if _is_gaussian(x) else x
+
+
+def _lowered(x):
+    return mnvi.Gaussian(x.mean.bfloat16(), x.var.float()) if _is_gaussian(x) else x
+
+
+def _raised(x):
+    return mnvi.Gaussian(x.mean.float(), x.var.float()) if _is_gaussian(x) else x

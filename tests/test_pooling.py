@@ -1,0 +1,260 @@
+"""Pooling against sampling, torch and naive windows."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rule_checks import (
+    assert_gradients_are_right,
+    assert_moments_are_those_of_samples,
+    assert_zero_variance_is_deterministic,
+    gaussian,
+    sampled,
+)
+from torch import nn
+
+import mnvi
+from mnvi.moments.maximum import maximum
+
+LENGTHS = (7, 6, 5)
+AVERAGES = {
+    "plain": {"kernel_size": 2},
+    "stride": {"kernel_size": 3, "stride": 2},
+    "padding": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "padding not counted": {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False},
+    "ceil": {"kernel_size": 2, "stride": 2, "ceil_mode": True},
+    "ceil and padding": {"kernel_size": 3, "stride": 3, "padding": 1, "ceil_mode": True},
+    "all": {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True, "count_include_pad": False},
+}
+MAXIMA = {
+    "plain": {"kernel_size": 2},
+    "stride": {"kernel_size": 3, "stride": 2},
+    "padding": {"kernel_size": 3, "stride": 2, "padding": 1},
+    "dilation": {"kernel_size": 2, "stride": 1, "dilation": 2},
+    "ceil": {"kernel_size": 2, "stride": 2, "ceil_mode": True},
+    "all": {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+}
+
+
+def image(dims, **kwargs):
+    return gaussian(1, 2, *LENGTHS[:dims], **kwargs)
+
+
+def function(name, dims):
+    return getattr(F, f"{name}{dims}d")
+
+
+def exact_variance(linear, var):
+    """Σ w² v with the weights read off the linear map itself, one unit vector after the other."""
+    units = torch.eye(var.numel(), dtype=var.dtype).reshape(-1, *var.shape)
+    weights = torch.stack([linear(unit) for unit in units])
+    return (weights.square() * var.reshape(-1, *(1 for _ in weights.shape[1:]))).sum(0)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("case", AVERAGES)
+def test_average_has_the_variance_of_its_weights(case, dims):
+    pool = function("avg_pool", dims)
+    x = image(dims)
+    out = pool(x, **AVERAGES[case])
+    torch.testing.assert_close(out.mean, pool(x.mean, **AVERAGES[case]))
+    torch.testing.assert_close(out.var, exact_variance(lambda t: pool(t, **AVERAGES[case]), x.var))
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_average_with_a_divisor_of_its_own(dims):
+    x, options = image(dims), {"kernel_size": 2, "padding": 1, "divisor_override": 3}
+    pool = function("avg_pool", dims)
+    torch.testing.assert_close(pool(x, **options).var, exact_variance(lambda t: pool(t, **options), x.var))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9, "mixed"])
+def test_adaptive_average_is_exact_for_uneven_windows(size, dims):
+    size = (3, 1, None)[-dims:] if size == "mixed" else size
+    size = 3 if size == (None,) else size
+    pool = function("adaptive_avg_pool", dims)
+    x = image(dims)
+    out = pool(x, size)
+    torch.testing.assert_close(out.mean, pool(x.mean, size))
+    torch.testing.assert_close(out.var, exact_variance(lambda t: pool(t, size), x.var))
+
+
+def test_average_moments_are_those_of_samples():
+    assert_moments_are_those_of_samples(F.adaptive_avg_pool2d, image(2), 4)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("case", MAXIMA)
+def test_maximum_passes_on_the_variance_of_the_largest_mean(case, dims):
+    pool, x = function("max_pool", dims), image(dims)
+    out = pool(x, **MAXIMA[case])
+    torch.testing.assert_close(out.mean, pool(x.mean, **MAXIMA[case]))
+    places = (out.mean.reshape(-1, 1) == x.mean.reshape(1, -1)).double().argmax(1)
+    assert torch.equal(out.var.flatten(), x.var.flatten()[places])
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("choice", ["argmax", "clark"])
+def test_indices_are_returned_when_asked_for(choice, dims):
+    x = image(dims)
+    with mnvi.options(max_pool=choice):
+        for pool, size in ((function("max_pool", dims), 2), (function("adaptive_max_pool", dims), 3)):
+            out, indices = pool(x, size, return_indices=True)
+            assert isinstance(out, mnvi.Gaussian)
+            assert torch.equal(indices, pool(x.mean, size, return_indices=True)[1])
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_adaptive_maximum_passes_on_the_variance_of_the_largest_mean(dims):
+    pool, x = function("adaptive_max_pool", dims), image(dims)
+    out = pool(x, 3)
+    assert torch.equal(out.mean, pool(x.mean, 3))
+    places = (out.mean.reshape(-1, 1) == x.mean.reshape(1, -1)).double().argmax(1)
+    assert torch.equal(out.var.flatten(), x.var.flatten()[places])
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.MaxPool1d(2), nn.MaxPool2d(2), nn.MaxPool3d(2), nn.AvgPool1d(2), nn.AvgPool2d(2), nn.AvgPool3d(2),
+        nn.AdaptiveAvgPool1d(2), nn.AdaptiveAvgPool2d((2, None)), nn.AdaptiveAvgPool3d(2),
+        nn.AdaptiveMaxPool1d(2), nn.AdaptiveMaxPool2d(2), nn.AdaptiveMaxPool3d(2),
+    ],
+    ids=lambda m: type(m).__name__,
+)  # fmt: skip
+def test_modules_without_a_batch_and_with_zero_variance(module):
+    dims = int(type(module).__name__[-2])
+    assert_zero_variance_is_deterministic(module, image(dims))
+    assert_zero_variance_is_deterministic(module, image(dims)[0])
+
+
+@pytest.mark.parametrize("direct", [torch.max_pool2d, torch.max_pool1d, torch.adaptive_avg_pool1d, torch.avg_pool1d])
+def test_torchs_own_spellings_are_answered(direct):
+    x = image(1 if "1d" in direct.__name__ else 2)
+    torch.testing.assert_close(direct(x, 2).mean, direct(x.mean, 2))
+
+
+@pytest.mark.parametrize("direct", [torch.adaptive_max_pool1d, torch.max_pool1d_with_indices])
+def test_torchs_own_spellings_that_return_indices(direct):
+    out, indices = direct(image(1), 2)
+    mean, expected = direct(image(1).mean, 2)
+    assert torch.equal(out.mean, mean)
+    assert torch.equal(indices, expected)
+
+
+def naive_clark(x, places):
+    """Tree over the window's entries, one pair at a time, by Clark's formulas as he printed them."""
+    entries = [(x.mean.flatten()[i].item(), x.var.flatten()[i].item()) for i in places]
+    while len(entries) > 1:
+        pairs = []
+        for (m1, v1), (m2, v2) in zip(entries[::2], entries[1::2], strict=False):
+            a = math.sqrt(v1 + v2)
+            d = (m1 - m2) / a
+            density = math.exp(-d * d / 2) / math.sqrt(2 * math.pi)
+            cdf = 0.5 * math.erfc(-d / math.sqrt(2))
+            first = m1 * cdf + m2 * (1 - cdf) + a * density
+            second = (m1**2 + v1) * cdf + (m2**2 + v2) * (1 - cdf) + (m1 + m2) * a * density
+            pairs.append((first, second - first**2))
+        entries = pairs + (entries[-1:] if len(entries) % 2 else [])
+    return entries[0]
+
+
+@pytest.mark.parametrize("case", [c for c in MAXIMA if "all" not in c and "padding" not in c])
+def test_clark_pools_the_windows_in_the_documented_order(case):
+    x, options = gaussian(1, 1, 5, 6), MAXIMA[case]
+    with mnvi.options(max_pool="clark"):
+        out = F.max_pool2d(x, **options)
+    kernel, stride = options["kernel_size"], options.get("stride", options["kernel_size"])
+    dilation = options.get("dilation", 1)
+    for i, j in itertools.product(range(out.shape[2]), range(out.shape[3])):
+        places = [
+            row * 6 + column
+            for row in range(i * stride, i * stride + dilation * kernel, dilation)
+            for column in range(j * stride, j * stride + dilation * kernel, dilation)
+            if row < 5 and column < 6
+        ]
+        if len(places) < kernel * kernel:
+            continue  # a window cut off at the border is paired over its own entries: tested below
+        mean, var = naive_clark(x, places)
+        assert out.mean[0, 0, i, j].item() == pytest.approx(mean, abs=1e-9)
+        assert out.var[0, 0, i, j].item() == pytest.approx(var, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", MAXIMA)
+def test_clark_is_close_to_sampling_and_padding_takes_no_part(case):
+    x = gaussian(1, 1, 5, 6)
+    x = mnvi.Gaussian(x.mean - 100, x.var)  # a padding of zeros would win
+    with mnvi.options(max_pool="clark"):
+        out = F.max_pool2d(x, **MAXIMA[case])
+    mean, _, var, _ = sampled(F.max_pool2d, x, num_samples=20_000, **MAXIMA[case])
+    assert (out.mean - mean).abs().max() < 0.05
+    assert (out.var.sqrt() / var.sqrt() - 1).abs().max() < 0.12
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_clark_adaptive_is_close_to_sampling(size):
+    x = gaussian(1, 1, 7)
+    with mnvi.options(max_pool="clark"):
+        out = F.adaptive_max_pool1d(x, size)
+    mean, _, var, _ = sampled(F.adaptive_max_pool1d, x, size, num_samples=20_000)
+    assert (out.mean - mean).abs().max() < 0.05
+    assert (out.var.sqrt() / var.sqrt() - 1).abs().max() < 0.12
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_clark_without_variance_is_the_maximum(dims):
+    with mnvi.options(max_pool="clark"):
+        x = image(dims)
+        out = function("max_pool", dims)(mnvi.Gaussian(x.mean, torch.zeros_like(x.var)), 2)
+    torch.testing.assert_close(out.mean, function("max_pool", dims)(x.mean, 2))
+    assert (out.var < 1e-20).all()
+
+
+def test_maximum_is_stable_where_clarks_own_form_cancels():
+    mean_a, mean_b = torch.tensor([1e4, 1e4, 1e4, -1e4, 0.0]), torch.tensor([1e4, 9.999e3, 0.0, -1e4, 1e-3])
+    var_a, var_b = torch.tensor([1e-4, 1e-2, 1e2, 1e-12, 1e-6]), torch.tensor([1e-4, 1e-2, 1e-2, 1e-8, 1e-12])
+    low = maximum(mean_a, var_a, mean_b, var_b)
+    high = maximum(*(t.double() for t in (mean_a, var_a, mean_b, var_b)))
+    scale = (var_a + var_b).double()
+    assert ((low[1] - high[1]).abs() / scale).max() < 1e-5
+    torch.testing.assert_close(low[0].double(), high[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("operation", [torch.maximum, torch.minimum])
+def test_maximum_and_minimum_of_two_are_exact(operation):
+    assert_moments_are_those_of_samples(operation, gaussian(3, 4), gaussian(4, seed=2))
+    assert_moments_are_those_of_samples(operation, gaussian(3, 4), torch.zeros(4, dtype=torch.float64))
+    assert_gradients_are_right(operation, gaussian(3, 4), gaussian(4, seed=2))
+
+
+@pytest.mark.parametrize("choice", ["argmax", "clark"])
+def test_gradients(choice):
+    with mnvi.options(max_pool=choice):
+        assert_gradients_are_right(F.max_pool2d, image(2), 3, stride=2, padding=1)
+    assert_gradients_are_right(F.avg_pool2d, image(2), 3, stride=2, padding=1, count_include_pad=False)
+    assert_gradients_are_right(F.adaptive_avg_pool2d, image(2), 4)
+
+
+def several(x):
+    pooled = F.max_pool2d(x, 3, 2, 1) + F.adaptive_max_pool2d(x, (4, 3))
+    return F.adaptive_avg_pool2d(pooled + F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), 2)
+
+
+@pytest.mark.parametrize("choice", ["argmax", "clark"])
+def test_compile_without_graph_breaks(choice):
+    x = image(2, dtype=torch.float32)
+    with mnvi.options(max_pool=choice):
+        expected, out = several(x), torch.compile(several, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(out.mean, expected.mean)
+    torch.testing.assert_close(out.var, expected.var)
+
+
+def test_vmap_over_examples():
+    x = gaussian(3, 2, 6, 6)
+    pool = nn.Sequential(nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2))
+    out = torch.func.vmap(pool)(x)
+    torch.testing.assert_close(out.mean, pool(x).mean)
+    torch.testing.assert_close(out.var, pool(x).var)
