@@ -155,14 +155,16 @@ def _write_onnx(program: ExportedProgram, path: Path, inputs: list[str], outputs
 
 @contextlib.contextmanager
 def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Every module's own mode comes back, also where they differed."""
-    modes = [(module, module.training) for module in model.modules()]
+    """In evaluation mode and as written, not compiled; every module is then put back as it was."""
+    before = [(module, module.training, module._compiled_call_impl) for module in model.modules()]
     model.eval()
+    for module, _, _ in before:
+        module._compiled_call_impl = None
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, training, compiled in before:
+            module.training, module._compiled_call_impl = training, compiled
 
 
 @contextlib.contextmanager
