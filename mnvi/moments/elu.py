@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, density, tail_and_excess
+from mnvi.moments.normal import bounded_sqrt, choose, density, distance, tail_and_excess
 from mnvi.moments.quadrature import gauss_legendre
 
 _WIDE = 1.0  # σ from which the closed form is used
 _NODES = gauss_legendre(18)
 _REACH = 5.5  # standard deviations; 4e-8 of the mass lies beyond
+_NOTHING = -45.0  # exp of it is 3e-20, and exp becomes slow where it underflows
 _FRACTION_FROM = 2.0  # where a short continued fraction takes over from exp(x²)·erfc(x)
 _FRACTION_LEVELS = 14
 
@@ -48,10 +49,10 @@ def elu(
     """
     mu, square = rate * mean, rate * rate * var
     sigma = bounded_sqrt(square)
-    a = mu.abs() / sigma
+    a = distance(mu, sigma)
     q, t = tail_and_excess(a)
     positive = mu >= 0
-    above = torch.where(positive, 1 - q, q)
+    above = choose(positive, 1 - q, q)
     rectified = mu.clamp(min=0) + sigma * t
     rectified_var = square * (above - t * (t + a)).clamp(min=0)
 
@@ -59,11 +60,11 @@ def elu(
     shift, narrow_var = _narrow(mu, sigma.clamp(max=_WIDE), above)
     start = torch.expm1(mu.clamp(max=0))
     first, second = (_truncated_exponential(mu, sigma.clamp(min=_WIDE), k) for k in (1, 2))
-    below = torch.where(positive, q, 1 - q)
+    below = choose(positive, q, 1 - q)
     wide = first - below
     wide_var = second - 2 * first + below - wide.square()
-    saturating = torch.where(narrow, start + shift, wide)
-    saturating_var = torch.where(narrow, narrow_var, wide_var).clamp(min=0)
+    saturating = choose(narrow, start + shift, wide)
+    saturating_var = choose(narrow, narrow_var, wide_var).clamp(min=0)
 
     p = slope / rate
     expectation = p * rectified + depth * saturating
@@ -73,7 +74,7 @@ def elu(
 def _narrow(mu: Tensor, sigma: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
     """E[N] - N(μ) and V[N]: nodes below zero, a constant above."""
     anchor = mu.clamp(max=0)
-    scale = torch.exp(anchor)
+    scale = torch.exp(anchor.clamp(min=_NOTHING))
     length = (-mu / sigma).clamp(-_REACH, _REACH) + _REACH
     first, second = torch.zeros_like(mu), torch.zeros_like(mu)
     for node, weight in _NODES:
@@ -91,9 +92,9 @@ def _truncated_exponential(mu: Tensor, sigma: Tensor, k: int) -> Tensor:
     """E[exp(kZ); Z < 0]."""
     d = mu / sigma
     y = d + k * sigma
-    scaled = 0.5 * torch.exp(-0.5 * d * d) * erfcx(math.sqrt(0.5) * y.abs())
-    whole = torch.exp((k * mu + 0.5 * k * k * sigma * sigma).clamp(max=0))
-    return torch.where(y > 0, scaled, whole - scaled)
+    scaled = 0.5 * torch.exp((-0.5 * d * d).clamp(min=_NOTHING)) * erfcx(math.sqrt(0.5) * y.abs())
+    whole = torch.exp((k * mu + 0.5 * k * k * sigma * sigma).clamp(min=_NOTHING, max=0.0))
+    return choose(y > 0, scaled, whole - scaled)
 
 
 def erfcx(x: Tensor) -> Tensor:
@@ -109,6 +110,4 @@ def erfcx(x: Tensor) -> Tensor:
     fraction = large
     for level in range(_FRACTION_LEVELS, 0, -1):
         fraction = large + 0.5 * level / fraction
-    return torch.where(
-        x < _FRACTION_FROM, torch.exp(small * small) * torch.erfc(small), 1 / (math.sqrt(math.pi) * fraction)
-    )
+    return choose(x < _FRACTION_FROM, torch.exp(small * small) * torch.erfc(small), 1 / (math.sqrt(math.pi) * fraction))

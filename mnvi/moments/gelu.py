@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import density, tail
+from mnvi.moments.normal import FAR, choose, density, tail
 from mnvi.moments.quadrature import gauss_legendre
 
 _NODES = gauss_legendre(8)
@@ -78,18 +78,18 @@ def gelu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     p = tail(-h)
     d = density(h) * inverse_s
     q = tail(-h * inverse_b)
-    g = torch.exp(-m.square() / b2) * inverse_b / (2 * math.pi)
+    g = torch.exp((-m.square() / b2).clamp(min=-0.5 * FAR**2)) * inverse_b / (2 * math.pi)
     slope = p + m * d / s2
     rest = p * p - 2 * m * d * (p - q * (1 + 1 / s2)) - var * d * d + 2 * var * g / s2
     variance = (m.square() + var) * _cdf_variance(h, var) + var * rest
-    variance = torch.where(mean > 0, var * (1 - 2 * slope) + variance, variance)
+    variance = choose(mean > 0, var * (1 - 2 * slope) + variance, variance)
     return mean.clamp(min=0) + m * p + var * d, variance.clamp(min=0)
 
 
 def _cdf_variance(h: Tensor, var: Tensor) -> Tensor:
     root = (1 + 2 * var).sqrt()
     length = 2 * var / (root * (root + 1))  # 1 - a
-    exponent = -0.5 * h.square()
+    exponent = (-0.5 * h.square()).clamp(min=-0.5 * FAR**2)
     total = torch.zeros_like(h)
     for node, weight in _NODES:
         square = (1 - node * length).square() + 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import INV_SQRT_2PI, bounded_sqrt, density, tail_and_excess
+from mnvi.moments.normal import bounded_sqrt, choose, density, distance, tail_and_excess
 from mnvi.moments.quadrature import gauss_legendre
 
 _WIDE = 3.0  # σ from which the bump between -3 and 3 is integrated, since the polynomial's variance σ⁴ cancels there
@@ -36,16 +36,16 @@ def hardswish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     sigma = bounded_sqrt(var)
     narrow = _narrow(m, var.clamp(max=_WIDE**2), sigma.clamp(max=_WIDE))
     wide = _wide(m, var.clamp(min=_WIDE**2), sigma.clamp(min=_WIDE))
-    expectation, variance, slope = (torch.where(var < _WIDE**2, *pair) for pair in zip(narrow, wide, strict=True))
+    expectation, variance, slope = (choose(var < _WIDE**2, *pair) for pair in zip(narrow, wide, strict=True))
     positive = mean > 0
-    variance = torch.where(positive, var * (1 - 2 * slope) + variance, variance)
+    variance = choose(positive, var * (1 - 2 * slope) + variance, variance)
     return expectation + mean.clamp(min=0), variance.clamp(min=0)
 
 
 def _narrow(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """E, V and E[f'] for m <= 0."""
-    left = _tail_moments((m + 3).abs() / sigma, sigma)
-    right = _tail_moments((3 - m) / sigma, sigma)
+    left = _tail_moments(distance(m + 3, sigma), sigma)
+    right = _tail_moments(distance(3 - m, sigma), sigma)
     k1, k2, slope_k, curve_k, cross = _hinge(right, sigma)
 
     # -3 < m: the polynomial less a hinge on either side
@@ -65,9 +65,9 @@ def _narrow(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tens
 
     inside = m > -3
     return (
-        torch.where(inside, inside_mean, outside_mean),
-        torch.where(inside, inside_var, outside_var),
-        torch.where(inside, inside_slope, outside_slope),
+        choose(inside, inside_mean, outside_mean),
+        choose(inside, inside_var, outside_var),
+        choose(inside, inside_slope, outside_slope),
     )
 
 
@@ -95,15 +95,16 @@ def _hinge(moments: tuple[Tensor, ...], sigma: Tensor) -> tuple[Tensor, Tensor, 
 
 def _wide(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """E, V and E[f'] for m <= 0, as those of the ReLU plus those of the bump h."""
-    q, t = tail_and_excess(-m / sigma)
+    a = distance(m, sigma)
+    q, t = tail_and_excess(a)
     rectified = sigma * t
     bump, square, slope = torch.zeros_like(m), torch.zeros_like(m), torch.zeros_like(m)
     for node, weight in _NODES:
         height = -node * (3 - node) / 6
         tilt = -(3 - 2 * node) / 6
-        up, down = (weight * INV_SQRT_2PI / sigma * torch.exp(-0.5 * ((z - m) / sigma).square()) for z in (node, -node))
+        up, down = (weight / sigma * density((z - m) / sigma) for z in (node, -node))
         bump = bump + height * (up + down)
         square = square + height * height * (up + down) + 2 * node * height * up  # E[h² + 2 relu·h]
         slope = slope + tilt * (up - down)
-    variance = var * (q - t * (t - m / sigma)) + square - bump * (2 * rectified + bump)
+    variance = var * (q - t * (t + a)) + square - bump * (2 * rectified + bump)
     return rectified + bump, variance, q + slope

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, density, tail
+from mnvi.moments.normal import bounded_sqrt, choose, density, tail
 from mnvi.moments.quadrature import gauss_hermite
 
 _WIDE = 1.0  # σ from which the mixture is used
@@ -47,8 +47,8 @@ def sigmoid(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     shift, narrow_var = _narrow(mean, var)
     wide, wide_var = _wide(mean, var)
     narrow = var < _WIDE**2
-    expectation = torch.where(narrow, torch.sigmoid(mean) + shift, wide)
-    return expectation, torch.where(narrow, narrow_var, wide_var).clamp(min=0)
+    expectation = choose(narrow, torch.sigmoid(mean) + shift, wide)
+    return expectation, choose(narrow, narrow_var, wide_var).clamp(min=0)
 
 
 @lean
@@ -65,8 +65,8 @@ def tanh(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     shift, narrow_var = _narrow(2 * mean, 4 * var)
     wide, wide_var = _wide(2 * mean, 4 * var)
     narrow = 4 * var < _WIDE**2
-    expectation = torch.where(narrow, torch.tanh(mean) + 2 * shift, 2 * wide - 1)
-    return expectation, 4 * torch.where(narrow, narrow_var, wide_var).clamp(min=0)
+    expectation = choose(narrow, torch.tanh(mean) + 2 * shift, 2 * wide - 1)
+    return expectation, 4 * choose(narrow, narrow_var, wide_var).clamp(min=0)
 
 
 @lean
@@ -92,8 +92,8 @@ def tanhshrink(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     wide, wide_var = _wide(double, quadruple)
     _, slope, _, _ = _mixture(double, quadruple)
     narrow = quadruple < _WIDE**2
-    expectation = torch.where(narrow, (mean - torch.tanh(mean)) + first, mean - (2 * wide - 1))
-    variance = torch.where(narrow, second - first.square(), var * (1 - 8 * slope) + 4 * wide_var)
+    expectation = choose(narrow, (mean - torch.tanh(mean)) + first, mean - (2 * wide - 1))
+    variance = choose(narrow, second - first.square(), var * (1 - 8 * slope) + 4 * wide_var)
     return expectation, variance.clamp(min=0)
 
 
@@ -130,16 +130,16 @@ def silu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     square = m.square() * (chance - peak) + var * (chance - peak + 2 * m * (peak - tilt) + var * (tilt - bend))
     wide_var = square - wide_mean.square()
     slope = chance + m * peak + var * tilt
-    wide_var = torch.where(mean > 0, var * (1 - 2 * slope) + wide_var, wide_var)
+    wide_var = choose(mean > 0, var * (1 - 2 * slope) + wide_var, wide_var)
 
     narrow = var < _WIDE**2
-    expectation = torch.where(narrow, narrow_mean, mean.clamp(min=0) + wide_mean)
-    return expectation, torch.where(narrow, narrow_var, wide_var).clamp(min=0)
+    expectation = choose(narrow, narrow_mean, mean.clamp(min=0) + wide_mean)
+    return expectation, choose(narrow, narrow_var, wide_var).clamp(min=0)
 
 
 def _narrow_inputs(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """σ, bounded since exp(δ) must stay finite where the result is not used; p; 1 - p."""
-    return bounded_sqrt(var.clamp(max=_WIDE**2)), torch.sigmoid(mean), torch.sigmoid(-mean)
+    return bounded_sqrt(var, _WIDE), torch.sigmoid(mean), torch.sigmoid(-mean)
 
 
 def _increments(sigma: Tensor, p: Tensor, not_p: Tensor) -> list[tuple[Tensor, float, Tensor, Tensor]]:
@@ -166,7 +166,7 @@ def _narrow(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """E and V; the variance from the side where the sigmoid is small."""
     chance, peak, _, _ = _mixture(-mean.abs(), var)
-    return torch.where(mean > 0, 1 - chance, chance), chance * (1 - chance) - peak
+    return choose(mean > 0, 1 - chance, chance), chance * (1 - chance) - peak
 
 
 def _mixture(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -8,11 +8,27 @@ from torch import Tensor
 SQRT_HALF = 0.7071067811865476
 INV_SQRT_2PI = 0.3989422804014327
 SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32 without being seen in any result
+FAR = 9.0  # standard deviations: the tail beyond is 1e-19, and exp and erfc become slow where they underflow
 
 
-def bounded_sqrt(var: Tensor) -> Tensor:
-    """A standard deviation that may be divided by; no gradient where there is no noise."""
-    return var.clamp(min=SMALLEST_VARIANCE).sqrt()
+def bounded_sqrt(var: Tensor, largest: float | None = None) -> Tensor:
+    """A standard deviation that may be divided by, and at most ``largest``; no gradient where it is bounded."""
+    return var.clamp(min=SMALLEST_VARIANCE, max=None if largest is None else largest**2).sqrt()
+
+
+def choose(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """``torch.where`` for finite values; in eager mode several times faster, since it does not branch.
+
+    Interpolation with a weight of exactly one or zero returns one of its ends, to the last bit.
+
+    Example:
+        >>> import torch
+        >>> choose(torch.tensor([True, False]), torch.ones(2), torch.zeros(2))
+        tensor([1., 0.])
+    """
+    if torch.compiler.is_compiling():
+        return torch.where(condition, yes, no)
+    return torch.lerp(no, yes, condition.to(yes.dtype))
 
 
 def density(x: Tensor) -> Tensor:
@@ -23,7 +39,7 @@ def density(x: Tensor) -> Tensor:
         >>> density(torch.zeros(1))
         tensor([0.3989])
     """
-    return INV_SQRT_2PI * torch.exp(-0.5 * x * x)
+    return INV_SQRT_2PI * torch.exp((-0.5 * x * x).clamp(min=-0.5 * FAR**2))
 
 
 def tail(x: Tensor) -> Tensor:
@@ -34,11 +50,22 @@ def tail(x: Tensor) -> Tensor:
         >>> tail(torch.tensor([0.0, 3.0]))
         tensor([0.5000, 0.0013])
     """
-    return 0.5 * torch.erfc(SQRT_HALF * x)
+    return 0.5 * torch.erfc((SQRT_HALF * x).clamp(max=SQRT_HALF * FAR))
+
+
+def distance(difference: Tensor, sigma: Tensor) -> Tensor:
+    """In standard deviations, up to nine: what is further away has no effect.
+
+    Example:
+        >>> import torch
+        >>> distance(torch.tensor([-1.0, 100.0]), torch.ones(2))
+        tensor([1., 9.])
+    """
+    return (difference.abs() / sigma).clamp(max=FAR)
 
 
 def tail_and_excess(a: Tensor) -> tuple[Tensor, Tensor]:
-    r"""For :math:`a \ge 0` the tail :math:`q = \Phi(-a)` and the excess
+    r"""For :math:`0 \le a \le 9` the tail :math:`q = \Phi(-a)` and the excess
     :math:`t = E[(X - a)_+] = \varphi(a) - a\,q`.
 
     Example:
@@ -46,5 +73,5 @@ def tail_and_excess(a: Tensor) -> tuple[Tensor, Tensor]:
         >>> tail_and_excess(torch.zeros(1))
         (tensor([0.5000]), tensor([0.3989]))
     """
-    q = tail(a)
-    return q, (density(a) - a * q).clamp(min=0)
+    q = 0.5 * torch.erfc(SQRT_HALF * a)
+    return q, (INV_SQRT_2PI * torch.exp(-0.5 * a * a) - a * q).clamp(min=0)

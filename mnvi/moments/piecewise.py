@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, density, tail, tail_and_excess
+from mnvi.moments.normal import INV_SQRT_2PI, SQRT_HALF, bounded_sqrt, choose, density, distance, tail, tail_and_excess
 from mnvi.moments.quadrature import gauss_legendre
 
 _TWO_NODES = gauss_legendre(2)
@@ -39,10 +39,10 @@ def kink(mean: Tensor, var: Tensor, above: Tensor | float, below: Tensor | float
         (tensor([0.7979]), tensor([0.3634]))
     """
     sigma = bounded_sqrt(var)
-    a = mean.abs() / sigma
+    a = distance(mean, sigma)
     q, t = tail_and_excess(a)
     slopes = _as_tensor(above, mean), _as_tensor(below, mean)
-    near, far = torch.where(mean >= 0, *slopes), torch.where(mean < 0, *slopes)
+    near, far = choose(mean >= 0, *slopes), choose(mean < 0, *slopes)
     bend = above - below
     expectation = near * mean + bend * sigma * t
     variance = var * (near * near * (1 - q) + far * far * q - bend * bend * t * (t + a)).clamp(min=0)
@@ -61,10 +61,10 @@ def random_kink(mean: Tensor, var: Tensor, *, lowest: float, highest: float) -> 
         (tensor([0.1995]), tensor([0.6269]))
     """
     sigma = bounded_sqrt(var)
-    a = mean.abs() / sigma
+    a = distance(mean, sigma)
     q, t = tail_and_excess(a)
     tail_square = var * (q - a * t).clamp(min=0)  # E[Z²] beyond zero, seen from the mean
-    negative_square = torch.where(mean >= 0, tail_square, mean.square() + var - tail_square)
+    negative_square = choose(mean >= 0, tail_square, mean.square() + var - tail_square)
     expectation, variance = kink(mean, var, above=1.0, below=0.5 * (lowest + highest))
     return expectation, variance + (highest - lowest) ** 2 / 12 * negative_square
 
@@ -80,15 +80,16 @@ def ramp(
 ) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`o\,Z + (i - o)\,\mathrm{clamp}(Z, l, h)`: slope ``inner`` in between, else ``outer``; exact.
 
-    With the distances :math:`a = |\mu - l|/\sigma`, :math:`b = |\mu - h|/\sigma`, the slope :math:`s` at the mean and
-    :math:`k = i - o`:
+    Seen from the nearer end, with :math:`u = \min(\mu - l, h - \mu)`, the distances are :math:`a = |u|/\sigma` and
+    :math:`b = (h - l - u)/\sigma`. With the slope :math:`s` at the mean, :math:`k = i - o`, and the plus sign for
+    a mean outside,
 
     .. math::
-        E &= f(\mu) + k\,\sigma\,(t_a - t_b), \\
-        V &= \sigma^2\bigl(s^2 + 2sk\,(\pm q_a \mp q_b) + k^2\,[v_a + v_b - 2c]\bigr), \qquad v = q - t(t + a),
+        E &= f(\mu) + k\,\sigma\,(t_a - t_b)\,\mathrm{sign}(\tfrac{l + h}2 - \mu), \\
+        V &= \sigma^2\bigl(s^2 + 2sk\,(\pm q_a - q_b) + k^2\,[v_a + v_b - 2c]\bigr), \qquad v_a = q_a - t_a(t_a + a),
 
-    where the sign of a kink's tail is positive above the mean, and :math:`c` is the covariance of the two hinges:
-    :math:`-t_a t_b` for a mean in between, else :math:`q_\text{far} - t_\text{far}(a_\text{near} + t_\text{near})`.
+    where :math:`c` is the covariance of the two hinges: :math:`-t_a t_b` for a mean in between, else
+    :math:`q_b - t_b(a + t_a)`.
     Where :math:`w = (h - l)/\sigma` is small the hinges nearly cancel; there the moments of the clamped value come from
     two Gauss–Legendre nodes of :math:`E[c^k] = \int k u^{k-1} P(c > u)\,du`, whose relative error is
     :math:`w^4/4320`.
@@ -107,35 +108,33 @@ def ramp(
         (tensor([3.]), tensor([3.1139]))
     """
     sigma = bounded_sqrt(var)
-    step = inner - outer
-    below, above = mean < low, mean > high
-    a, b = (mean - low).abs() / sigma, (mean - high).abs() / sigma
+    step, span = inner - outer, high - low
+    direction = torch.sign((low - mean) + (high - mean))
+    inward = torch.minimum(mean - low, high - mean)
+    outside = inward < 0
+    start, width = -inward / sigma, span / sigma
+    a, b = distance(inward, sigma), distance(span - inward, sigma)
     (qa, ta), (qb, tb) = tail_and_excess(a), tail_and_excess(b)
-    slope = torch.where(below | above, _as_tensor(outer, mean), _as_tensor(inner, mean))
-    shared = torch.where(below, qb - tb * (a + ta), torch.where(above, qa - ta * (b + tb), -ta * tb))
-    tails = torch.where(below, qa, -qa) - torch.where(above, -qb, qb)
+    slope = choose(outside, _as_tensor(outer, mean), _as_tensor(inner, mean))
+    shared = choose(outside, qb - tb * (a + ta), -ta * tb)
     hinges = (qa - ta * (ta + a)) + (qb - tb * (tb + b)) - 2 * shared
-    variance = var * (slope * slope + 2 * slope * step * tails + step * step * hinges)
-    clamped = torch.where(below, low, torch.where(above, high, mean))
-    shift = sigma * (ta - tb)
+    variance = var * (slope * slope + 2 * slope * step * (choose(outside, qa, -qa) - qb) + step * step * hinges)
+    clamped = mean.clamp(low, high)  # type: ignore[arg-type]  # two numbers or two tensors
+    clamped = clamped + direction * sigma * (ta - tb)
 
-    width = (high - low) / sigma
-    low_half = mean - low <= high - mean
-    start = torch.where(low_half, low - mean, mean - high) / sigma
-    chance, first, second = torch.zeros_like(mean), torch.zeros_like(mean), torch.zeros_like(mean)
+    chance, first, second = torch.zeros_like(start), torch.zeros_like(start), torch.zeros_like(start)
     for node, weight in _TWO_NODES:
         x = start + node * width
         beyond = weight * tail(x)
         chance = chance + weight * density(x)
         first = first + beyond
         second = second + 2 * node * beyond
-    span = high - low
-    narrow_mean = torch.where(low_half, low + span * first, high - span * first)
+    narrow_clamped = 0.5 * (low + high) - direction * (span * (0.5 - first))
     narrow_var = var * outer * (outer + 2 * step * width * chance) + (step * span) ** 2 * (second - first.square())
 
     narrow = width < _narrow(var.dtype)
-    expectation = outer * mean + step * torch.where(narrow, narrow_mean, clamped + shift)
-    return expectation, torch.where(narrow, narrow_var, variance).clamp(min=0)
+    expectation = outer * mean + step * choose(narrow, narrow_clamped, clamped)
+    return expectation, choose(narrow, narrow_var, variance).clamp(min=0)
 
 
 def _as_tensor(value: Tensor | float, like: Tensor) -> Tensor:
@@ -163,10 +162,8 @@ def threshold(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> t
         (tensor([0.3989]), tensor([0.3408]))
     """
     sigma = bounded_sqrt(var)
-    a = (mean - threshold).abs() / sigma
-    q, t = tail_and_excess(a)
+    q, t, a, peak = _whole_tail(mean - threshold, sigma)
     passes = mean > threshold
-    peak = density(a)
     drop, jump = value - mean, threshold - value
     first = torch.where(passes, sigma * peak + drop * q, jump * q + sigma * t)
     second = torch.where(
@@ -189,9 +186,7 @@ def hardshrink(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tens
     """
     sigma = bounded_sqrt(var)
     size = mean.abs()
-    a, b = (size - lambd).abs() / sigma, (size + lambd) / sigma
-    (qa, ta), (qb, tb) = tail_and_excess(a), tail_and_excess(b)
-    pa, pb = density(a), density(b)
+    (qa, ta, a, pa), (qb, tb, b, pb) = _whole_tail(size - lambd, sigma), _whole_tail(size + lambd, sigma)
     passes = size > lambd
     inside = qa - qb
     first = torch.where(passes, sigma * (pa - pb) - size * inside, lambd * inside + sigma * (ta - tb))
@@ -199,3 +194,11 @@ def hardshrink(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tens
     second = torch.where(passes, var * ((1 - qa - a * pa) + (qb + b * pb)) + size * size * inside, both)
     expectation = torch.where(passes, size, 0.0) + first
     return torch.where(mean >= 0, expectation, -expectation), (second - first.square()).clamp(min=0)
+
+
+def _whole_tail(difference: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, t, a and φ(a) however far: a jump is felt in full by the smallest tail, even without noise."""
+    a = difference.abs() / sigma
+    q = 0.5 * torch.erfc(SQRT_HALF * a)
+    peak = INV_SQRT_2PI * torch.exp(-0.5 * a * a)
+    return q, (peak - a * q).clamp(min=0), a, peak

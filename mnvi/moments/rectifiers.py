@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import INV_SQRT_2PI, bounded_sqrt, density, tail, tail_and_excess
+from mnvi.moments.normal import bounded_sqrt, choose, density, distance, tail, tail_and_excess
 from mnvi.moments.quadrature import gauss_hermite
 
 _WIDE = 1.0  # σ from which the table is used
@@ -56,30 +56,30 @@ def _moments(
         first = first + weight * step
         second = second + weight * step.square()
 
-    sigma = bounded_sqrt(var.clamp(min=_WIDE**2))
+    sigma = var.clamp(min=_WIDE**2).sqrt()
     smoothed = var + 1
     root = smoothed.sqrt()
-    a = mean.abs() / root
+    a = distance(mean, root)
     q, t = tail_and_excess(a)
     rectified = mean.clamp(min=0) + root * t
-    cdf = torch.where(mean >= 0, 1 - q, q)
+    cdf = choose(mean >= 0, 1 - q, q)
     wide_var = smoothed * (cdf - t * (t + a)) - cdf
     once, twice = torch.zeros_like(mean), torch.zeros_like(mean)
     for z, one, two in table:
-        mass = torch.exp(-0.5 * ((z - mean) / sigma).square())
+        mass = density((z - mean) / sigma)
         once = once + one * mass
         twice = twice + two * mass
-    once, twice = INV_SQRT_2PI / sigma * once, INV_SQRT_2PI / sigma * twice
+    once, twice = once / sigma, twice / sigma
     wide_var = wide_var + twice - once * (2 * rectified + once)
 
     narrow = var < _WIDE**2
-    expectation = torch.where(narrow, centre + first, rectified + once)
-    return expectation, torch.where(narrow, second - first.square(), wide_var).clamp(min=0)
+    expectation = choose(narrow, centre + first, rectified + once)
+    return expectation, choose(narrow, second - first.square(), wide_var).clamp(min=0)
 
 
 def _narrow_sigma(var: Tensor) -> Tensor:
     """Bounded, since exp(δ) must stay finite where the result is not used."""
-    return bounded_sqrt(var.clamp(max=_WIDE**2))
+    return bounded_sqrt(var, _WIDE)
 
 
 _SOFTPLUS = _table(F.softplus)
