@@ -24,6 +24,11 @@ _INV_SQRT_2PI = 0.3989422804014327
 _SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32 without being seen in any result
 _BLOCK = 1 << 16  # elements; a few arrays of this size stay in the cache
 _BLOCKED_FROM = 1 << 18
+_MILLS_SCALE = 0.25455844
+_MILLS = (
+    0.25455845, 0.254557781, 0.238059556, 0.205438968, 0.154063934,
+    0.133497762, -0.0358887716, 0.179754899, -0.177930891, 0.0472024958,
+)  # fmt: skip
 
 
 def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -100,14 +105,31 @@ def _formula(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
     sigma = bounded.sqrt()
     ratio = wide / sigma
     size = ratio.abs()
-    tail = 0.5 * torch.erfc(size * _SQRT_HALF)
     density = _INV_SQRT_2PI * torch.exp(-0.5 * ratio * ratio)
+    tail = _tail(size, density)
     excess = (density - size * tail).clamp(min=0)
     cdf = torch.where(ratio >= 0, 1 - tail, tail)
     expectation = wide.clamp(min=0) + sigma * excess
     variance = var * (cdf - excess * (excess + size)).clamp(min=0)
     slope = torch.where(var > _SMALLEST_VARIANCE, density / sigma, 0.0)  # no gradient where there is no noise
     return expectation.to(mean.dtype), variance, cdf, slope
+
+
+def _tail(size: Tensor, density: Tensor) -> Tensor:
+    r""":math:`\Phi(-a)` for :math:`a \ge 0`, whose density is at hand.
+
+    The compiler has no vector form of erfc on a CPU, where it would take half the time of the whole formula. There
+    float32 goes by Mills' ratio :math:`\Phi(-a)/\varphi(a) = t\,P(t)`, :math:`t = 1/(1 + ca)`, with a polynomial fitted
+    to a relative error of 4e-8; in float32 arithmetic 4e-7.
+    """
+    vectorised = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if not vectorised or size.dtype != torch.float32 or size.device.type != "cpu":
+        return 0.5 * torch.erfc(size * _SQRT_HALF)
+    t = 1 / (1 + _MILLS_SCALE * size)
+    ratio = torch.full_like(t, _MILLS[-1])
+    for coefficient in _MILLS[-2::-1]:
+        ratio = ratio * t + coefficient
+    return density * ratio * t
 
 
 def _needs_gradient(*tensors: Tensor) -> bool:
