@@ -57,7 +57,8 @@ class options:
         relu_floor: lower bound on the input variance of a ReLU. 0 (default) keeps the limit of zero variance exact;
             the paper's experiments use ``1e-5`` (:data:`mnvi.options.PAPER_RELU_FLOOR`).
 
-    Calling ``options(...)`` on its own does nothing but prepare: use ``with`` for a block, ``.set()`` to keep.
+    Calling ``options(...)`` on its own does nothing but prepare: use ``with`` for a block, ``.set()`` to keep. A block
+    goes around a compiled function, not inside it; a change makes the function compile anew.
 
     Example:
         >>> import torch, mnvi
