@@ -17,13 +17,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
-from mnvi.gaussian import Gaussian, safe_sqrt, values_can_be_read
+from mnvi.gaussian import Gaussian
 from mnvi.moments.relu import relu as relu_moments
 from mnvi.precision import full_precision, widened
 from mnvi.registry import RuleTable, every
 from mnvi.settings import current
+from mnvi.value import RandomValue, check_tensors, tree_node, values_can_be_read
 
 RULES = RuleTable("JointGaussian", "mnvi.covariance.rule")
 
@@ -35,8 +35,9 @@ _SERIES = [math.comb(2 * n, n) / (4**n * (2 * n + 1)) for n in range(1, 12)]
 _JITTERS = (1e-4, 1e-2, 1e-1)
 
 
-@dataclass(init=False, repr=False, eq=False)  # as one, DistributedDataParallel finds the tensors in it
-class JointGaussian:
+@tree_node
+@dataclass(init=False, repr=False, eq=False)
+class JointGaussian(RandomValue):
     r"""Vectors :math:`Z \sim \mathcal N(\mu, C)` with all covariances between their entries; batch entries independent.
 
     It goes through fully connected networks as :class:`mnvi.Gaussian` goes through all networks: linear layers (with or
@@ -61,8 +62,10 @@ class JointGaussian:
     mean: Tensor
     _spread: Tensor | None  # None: known; [..., n]: independent entries; [..., n, n]
 
-    __slots__ = ("__weakref__", "_spread", "mean")
-    __hash__ = object.__hash__
+    _rules = RULES
+    _fields = ("mean", "_spread")
+    _readable = ".mean, .var and .cov"
+    __slots__ = ("_spread", "mean")
 
     def __init__(self, mean: Tensor, cov: Tensor) -> None:
         _check(mean, cov)
@@ -88,23 +91,6 @@ class JointGaussian:
         out._spread = spread
         return out
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable, types: tuple[type, ...], args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return RULES.answer(func, args, kwargs or {})
-
-    def __getattr__(self, name: str) -> Any:
-        """Any method of a tensor, answered by the rule for ``torch.Tensor.<name>``."""
-        method = None if name.startswith("__") else getattr(Tensor, name, None)
-        if not callable(method):
-            raise AttributeError(f"'JointGaussian' has no attribute {name!r}; use .mean, .var and .cov for its tensors")
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return RULES.answer(method, (self, *args), kwargs)
-
-        return call
-
     @property
     def cov(self) -> Tensor:
         """Covariances, [..., n, n]."""
@@ -118,10 +104,6 @@ class JointGaussian:
         if self._spread is None:
             return torch.zeros_like(self.mean)
         return self._spread.diagonal(dim1=-2, dim2=-1) if _is_full(self) else self._spread
-
-    @property
-    def std(self) -> Tensor:
-        return safe_sqrt(self.var)
 
     def marginals(self) -> Gaussian:
         """The entries by themselves, their covariances left out."""
@@ -140,49 +122,10 @@ class JointGaussian:
             >>> torch.allclose(z[:, 0], z[:, 1], atol=0.01)
             True
         """
-        if num_samples < 1:
-            raise ValueError(f"sample: num_samples={num_samples} must be at least 1")
-        dtype = self.dtype if self._spread is None else self._spread.dtype
-        source: dict[str, Any] = {} if generator is None else {"generator": generator}  # dynamo takes no None here
-        noise = torch.randn((num_samples, *self.shape), dtype=dtype, device=self.device, **source)
+        noise = self._noise(num_samples, generator)
         if self._spread is None or not _is_full(self):
             return self.mean + self.std * noise
         return self.mean + self.std * (_correlation_factor(self) @ noise.unsqueeze(-1)).squeeze(-1)
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.mean.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.mean.ndim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.mean.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.mean.device
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.mean.requires_grad or (self._spread is not None and self._spread.requires_grad)
-
-    def dim(self) -> int:
-        return self.mean.dim()
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.mean.shape if dim is None else self.mean.shape[dim]
-
-    def numel(self) -> int:
-        return self.mean.numel()
-
-    def is_floating_point(self) -> bool:
-        return True
-
-    def __len__(self) -> int:
-        return len(self.mean)
 
     def __getitem__(self, index: Any) -> Any:
         """``x[batch index]``, ``x[..., entries]`` or both; one entry ``x[..., 0]`` is a :class:`mnvi.Gaussian`."""
@@ -202,66 +145,11 @@ class JointGaussian:
         x = self._each(lambda t: t[batch]) if batch else self
         return _entries(x, entries[0]) if entries else x
 
-    def __add__(self, other: Any) -> JointGaussian:
-        return add(self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> JointGaussian:
-        return sub(self, other)
-
-    def __rsub__(self, other: Any) -> JointGaussian:
-        return sub(other, self)
-
-    def __mul__(self, other: Any) -> JointGaussian:
-        return mul(self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> JointGaussian:
-        return div(self, other)
-
-    def __neg__(self) -> JointGaussian:
-        return mul(self, -1)
-
-    def __iadd__(self, other: Any) -> JointGaussian:
-        return self.become(self + other)
-
-    def __isub__(self, other: Any) -> JointGaussian:
-        return self.become(self - other)
-
-    def __imul__(self, other: Any) -> JointGaussian:
-        return self.become(self * other)
-
-    def __itruediv__(self, other: Any) -> JointGaussian:
-        return self.become(self / other)
-
-    def become(self, other: JointGaussian) -> JointGaussian:
-        """Take over another's values: what an in-place operation does to this object."""
-        if other.shape != self.shape:
-            raise ValueError(
-                f"an in-place operation cannot change the shape {tuple(self.shape)} to {tuple(other.shape)}"
-            )
-        self.mean = other.mean
-        self._spread = other._spread
-        return self
-
     def _each(self, function: Callable[[Tensor], Tensor]) -> JointGaussian:
         return JointGaussian.trusted(function(self.mean), None if self._spread is None else function(self._spread))
 
     def __repr__(self) -> str:
         return f"JointGaussian(mean={self.mean}, cov={self.cov})"
-
-    def __reduce__(self) -> tuple:
-        return JointGaussian.trusted, (self.mean, self._spread)
-
-
-pytree.register_pytree_node(
-    JointGaussian,
-    lambda x: ([x.mean] if x._spread is None else [x.mean, x._spread], None),
-    lambda leaves, context: JointGaussian.trusted(*leaves),
-    serialized_type_name="mnvi.JointGaussian",
-)
 
 
 class DVI(nn.Module):
@@ -560,11 +448,7 @@ def _correlation_factor(x: JointGaussian) -> Tensor:
 
 
 def _check(mean: Tensor, cov: Tensor) -> None:
-    for name, value in (("mean", mean), ("cov", cov)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"JointGaussian: {name} must be a torch.Tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise TypeError(f"JointGaussian: {name} must have a floating-point dtype, got {value.dtype}; call .float()")
+    check_tensors("JointGaussian", mean, "cov", cov)
     if mean.dim() == 0 or cov.shape != (*mean.shape, mean.shape[-1]):
         raise ValueError(
             f"JointGaussian: mean has shape {tuple(mean.shape)} and cov {tuple(cov.shape)}; expected [..., n] and "
@@ -572,8 +456,6 @@ def _check(mean: Tensor, cov: Tensor) -> None:
         )
     if mean.dtype != cov.dtype:
         raise TypeError(f"JointGaussian: mean is {mean.dtype} and cov {cov.dtype}; convert one with .to(dtype)")
-    if mean.device != cov.device:
-        raise ValueError(f"JointGaussian: mean is on {mean.device} and cov on {cov.device}; move one with .to(device)")
     if values_can_be_read(cov) and cov.numel():
         if not cov.detach().isfinite().all():
             raise ValueError("JointGaussian: cov has an entry that is NaN or infinite")

@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from mnvi.registry import RuleTable
+from mnvi.value import RandomValue, check_tensors, safe_sqrt, tree_node, values_can_be_read
+
+__all__ = ["RULES", "Gaussian", "safe_sqrt", "values_can_be_read"]
 
 RULES = RuleTable("Gaussian", "mnvi.rule")
 _HALF = (torch.float16, torch.bfloat16)
 
 
-@dataclass(init=False, repr=False, eq=False)  # as one, DistributedDataParallel finds the tensors in it
-class Gaussian:
+@tree_node
+@dataclass(init=False, repr=False, eq=False)
+class Gaussian(RandomValue):
     r"""A tensor of independent Gaussian variables :math:`Z_i \sim \mathcal N(\mu_i, v_i)`.
 
     It answers torch's own functions: ``torch.relu(x)``, ``nn.BatchNorm2d(8)(x)``, ``x + y``, ``x.flatten(1)`` return
@@ -43,7 +46,10 @@ class Gaussian:
     mean: Tensor
     var: Tensor
 
-    __slots__ = ("__weakref__", "mean", "var")
+    _rules = RULES
+    _fields = ("mean", "var")
+    _readable = ".mean and .var"
+    __slots__ = ("mean", "var")
     __hash__ = object.__hash__
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
@@ -65,23 +71,6 @@ class Gaussian:
         out.var = var
         return out
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable, types: tuple[type, ...], args: tuple = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return RULES.answer(func, args, kwargs or {})
-
-    def __getattr__(self, name: str) -> Any:
-        """Any method of a tensor, answered by the rule for ``torch.Tensor.<name>``."""
-        method = None if name.startswith("__") else getattr(Tensor, name, None)
-        if not callable(method):
-            raise AttributeError(f"'Gaussian' has no attribute {name!r}; use .mean and .var for its tensors")
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return Gaussian.__torch_function__(method, (Gaussian,), (self, *args), kwargs)
-
-        return call
-
     def map(self, function: Callable[[Tensor], Tensor]) -> Gaussian:
         """Apply the same rearrangement to mean and variance.
 
@@ -101,31 +90,7 @@ class Gaussian:
             >>> x.sample(5, torch.Generator().manual_seed(0)).shape
             torch.Size([5, 3])
         """
-        if num_samples < 1:
-            raise ValueError(f"sample: num_samples={num_samples} must be at least 1")
-        source: dict[str, Any] = {} if generator is None else {"generator": generator}  # dynamo takes no None here
-        noise = torch.randn((num_samples, *self.shape), dtype=self.var.dtype, device=self.device, **source)
-        return self.mean + safe_sqrt(self.var) * noise
-
-    @property
-    def std(self) -> Tensor:
-        return safe_sqrt(self.var)
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.mean.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.mean.ndim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.mean.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.mean.device
+        return self.mean + self.std * self._noise(num_samples, generator)
 
     @property
     def is_cuda(self) -> bool:
@@ -140,28 +105,12 @@ class Gaussian:
         return self.mean.layout
 
     @property
-    def requires_grad(self) -> bool:
-        return self.mean.requires_grad or self.var.requires_grad
-
-    @property
     def T(self) -> Gaussian:
         return self.map(lambda t: t.T)
 
     @property
     def mT(self) -> Gaussian:
         return self.map(lambda t: t.mT)
-
-    def dim(self) -> int:
-        return self.mean.dim()
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.mean.shape if dim is None else self.mean.shape[dim]
-
-    def numel(self) -> int:
-        return self.mean.numel()
-
-    def is_floating_point(self) -> bool:
-        return True
 
     def is_contiguous(self, **kwargs: Any) -> bool:
         return self.mean.is_contiguous(**kwargs) and self.var.is_contiguous(**kwargs)
@@ -175,9 +124,6 @@ class Gaussian:
     def new_empty(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.mean.new_empty(*args, **kwargs)
 
-    def __len__(self) -> int:
-        return len(self.mean)
-
     def __iter__(self) -> Iterator[Gaussian]:
         return (self[i] for i in range(len(self)))
 
@@ -188,45 +134,6 @@ class Gaussian:
         raise TypeError(
             "Gaussian does not support assignment to a part of it; build a new one, e.g. with torch.where or torch.cat"
         )
-
-    def __add__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.add, (self, other), {})
-
-    def __radd__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.add, (self, other), {})
-
-    def __sub__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.sub, (self, other), {})
-
-    def __rsub__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.rsub, (self, other), {})
-
-    def __mul__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.mul, (self, other), {})
-
-    def __rmul__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.mul, (self, other), {})
-
-    def __truediv__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.div, (self, other), {})
-
-    def __rtruediv__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.reciprocal, (self,), {}) * other
-
-    def __pow__(self, exponent: Any) -> Gaussian:
-        return RULES.answer(torch.pow, (self, exponent), {})
-
-    def __matmul__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.matmul, (self, other), {})
-
-    def __rmatmul__(self, other: Any) -> Gaussian:
-        return RULES.answer(torch.matmul, (other, self), {})
-
-    def __neg__(self) -> Gaussian:
-        return RULES.answer(torch.neg, (self,), {})
-
-    def __abs__(self) -> Gaussian:
-        return RULES.answer(torch.abs, (self,), {})
 
     def __eq__(self, other: object) -> Any:
         return torch.eq(self, other)  # type: ignore[call-overload]
@@ -249,59 +156,15 @@ class Gaussian:
     def __bool__(self) -> bool:
         raise TypeError("a Gaussian is neither true nor false; compare x.mean, or write `x is not None`")
 
-    def __iadd__(self, other: Any) -> Gaussian:
-        return self.become(self + other)
-
-    def __isub__(self, other: Any) -> Gaussian:
-        return self.become(self - other)
-
-    def __imul__(self, other: Any) -> Gaussian:
-        return self.become(self * other)
-
-    def __itruediv__(self, other: Any) -> Gaussian:
-        return self.become(self / other)
-
-    def become(self, other: Gaussian) -> Gaussian:
-        """Take over another's mean and variance: what an in-place operation does to this object.
-
-        Example:
-            >>> import torch, mnvi
-            >>> x = mnvi.Gaussian(torch.zeros(1), torch.ones(1))
-            >>> x.add_(1).mean is x.mean
-            True
-        """
-        if other.shape != self.shape:
-            raise ValueError(
-                f"an in-place operation cannot change a Gaussian of shape {tuple(self.shape)} to {tuple(other.shape)}"
-            )
-        self.mean = other.mean
-        self.var = other.var
-        return self
-
     def __repr__(self) -> str:
         return f"Gaussian(mean={self.mean}, var={self.var})"
 
     def __deepcopy__(self, memo: dict) -> Gaussian:
         return self.map(lambda t: t.__deepcopy__(memo))
 
-    def __reduce__(self) -> tuple:
-        return Gaussian.trusted, (self.mean, self.var)
-
-
-def safe_sqrt(var: Tensor) -> Tensor:
-    """Square root whose gradient at zero is zero instead of infinite."""
-    positive = var > 0
-    return torch.where(positive, torch.where(positive, var, 1.0).sqrt(), 0.0)
-
 
 def _check(mean: Tensor, var: Tensor) -> None:
-    for name, value in (("mean", mean), ("var", var)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"Gaussian: {name} must be a torch.Tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise TypeError(
-                f"Gaussian: {name} must have a floating-point dtype, got {value.dtype}; call .float() on it"
-            )
+    check_tensors("Gaussian", mean, "var", var)
     if mean.shape != var.shape:
         raise ValueError(
             f"Gaussian: mean has shape {tuple(mean.shape)} and var {tuple(var.shape)}; they must be the same, "
@@ -309,42 +172,8 @@ def _check(mean: Tensor, var: Tensor) -> None:
         )
     if mean.dtype != var.dtype and not (mean.dtype in _HALF and var.dtype == torch.float32):
         raise TypeError(f"Gaussian: mean is {mean.dtype} and var {var.dtype}; convert one with .to(dtype)")
-    if mean.device != var.device:
-        raise ValueError(f"Gaussian: mean is on {mean.device} and var on {var.device}; move one with .to(device)")
     if values_can_be_read(var):
         lowest = var.detach().amin() if var.numel() else None
         if lowest is not None and not lowest >= 0:
             problem = "NaN" if lowest.isnan() else f"{lowest.item():g}"
             raise ValueError(f"Gaussian: var has an entry {problem}; variances must be >= 0")
-
-
-def values_can_be_read(tensor: Tensor) -> bool:
-    """False while tracing or inside ``torch.func.vmap``, where a branch on values is not possible."""
-    return not (
-        torch.compiler.is_compiling()
-        or tensor.device.type == "meta"
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        or type(tensor).__name__ == "FakeTensor"
-    )
-
-
-def _flatten(value: Gaussian) -> tuple[list[Tensor], None]:
-    return [value.mean, value.var], None
-
-
-def _flatten_with_keys(value: Gaussian) -> tuple[list[tuple[pytree.KeyEntry, Tensor]], None]:
-    return [(pytree.GetAttrKey("mean"), value.mean), (pytree.GetAttrKey("var"), value.var)], None
-
-
-def _unflatten(leaves: Any, context: None) -> Gaussian:
-    mean, var = leaves
-    return Gaussian.trusted(mean, var)
-
-
-pytree.register_pytree_node(
-    Gaussian,
-    _flatten,
-    _unflatten,
-    serialized_type_name="mnvi.Gaussian",
-    flatten_with_keys_fn=_flatten_with_keys,
-)
