@@ -18,10 +18,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.subjects import METHODS, MODELS, MODES, Subject
-from benchmarks.tables import markdown, ratios
+from benchmarks.tables import RESULTS, markdown, ratios
 from benchmarks.timing import interleaved, kept_for_backward
-
-RESULTS = Path(__file__).parent / "results" / "speed.json"
 
 
 def measure(model: str, methods: list[str], modes: list[str], batch: int, rounds: int) -> list[dict]:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "speed.json"
+README = Path(__file__).parent.parent / "README.md"
 QUANTITIES = ("inference", "training", "memory")
 
 
@@ -35,3 +41,24 @@ def markdown(model: str, rows: list[dict]) -> str:
 
 def _unit(row: dict) -> str:
     return f"{row['figure'] / 2**20:.0f} MiB" if row["quantity"] == "memory" else f"{row['figure']:.0f} ms"
+
+
+def rendered(document: dict) -> str:
+    """All tables of a file that ``python -m benchmarks`` has written."""
+    models = dict.fromkeys(record["model"] for record in document["records"])
+    tables = [markdown(model, ratios([r for r in document["records"] if r["model"] == model])) for model in models]
+    return "\n".join(tables).strip()
+
+
+def main() -> None:
+    """Write the tables into the README, between their marks."""
+    before, rest = README.read_text().split("<!-- speed -->")
+    _, after = rest.split("<!-- /speed -->")
+    text = rendered(json.loads(RESULTS.read_text()))
+    temporary = README.with_suffix(".tmp")
+    temporary.write_text(f"{before}<!-- speed -->\n{text}\n<!-- /speed -->{after}")
+    os.replace(temporary, README)
+
+
+if __name__ == "__main__":
+    main()
