@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, choose, density, distance, tail_and_excess
+from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail_and_excess
 from mnvi.moments.quadrature import gauss_legendre
 
 _WIDE = 1.0  # σ from which the closed form is used
@@ -57,7 +57,9 @@ def elu(
     rectified_var = square * (above - t * (t + a)).clamp(min=0)
 
     narrow = square < _WIDE**2
-    shift, narrow_var = _narrow(mu, sigma.clamp(max=_WIDE), above)
+    small = bounded_sqrt(square, _WIDE)
+    shift, narrow_var = _narrow(mu, small, above)
+    narrow_var = proportional(narrow_var, square, small)
     start = torch.expm1(mu.clamp(max=0))
     first, second = (_truncated_exponential(mu, sigma.clamp(min=_WIDE), k) for k in (1, 2))
     below = choose(positive, q, 1 - q)
@@ -68,7 +70,8 @@ def elu(
 
     p = slope / rate
     expectation = p * rectified + depth * saturating
-    return expectation, p * p * rectified_var + depth * depth * saturating_var - 2 * p * depth * rectified * saturating
+    product = proportional(rectified * saturating, square, sigma)
+    return expectation, p * p * rectified_var + depth * depth * saturating_var - 2 * p * depth * product
 
 
 def _narrow(mu: Tensor, sigma: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, choose, density, distance, tail_and_excess
+from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail_and_excess
 from mnvi.moments.quadrature import gauss_legendre
 
 _WIDE = 3.0  # σ from which the bump between -3 and 3 is integrated, since the polynomial's variance σ⁴ cancels there
@@ -33,10 +33,12 @@ def hardswish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([0.1662]), tensor([0.3039]))
     """
     m = -mean.abs()
-    sigma = bounded_sqrt(var)
-    narrow = _narrow(m, var.clamp(max=_WIDE**2), sigma.clamp(max=_WIDE))
-    wide = _wide(m, var.clamp(min=_WIDE**2), sigma.clamp(min=_WIDE))
-    expectation, variance, slope = (choose(var < _WIDE**2, *pair) for pair in zip(narrow, wide, strict=True))
+    small, large = bounded_sqrt(var, _WIDE), var.clamp(min=_WIDE**2).sqrt()
+    narrow_mean, narrow_var, narrow_slope = _narrow(m, small * small, small)
+    wide_mean, wide_var, wide_slope = _wide(m, large * large, large)
+    narrow = var < _WIDE**2
+    expectation, slope = choose(narrow, narrow_mean, wide_mean), choose(narrow, narrow_slope, wide_slope)
+    variance = choose(narrow, proportional(narrow_var, var, small), wide_var)
     positive = mean > 0
     variance = choose(positive, var * (1 - 2 * slope) + variance, variance)
     return expectation + mean.clamp(min=0), variance.clamp(min=0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, choose, density, tail
+from mnvi.moments.normal import bounded_sqrt, choose, density, proportional, tail
 from mnvi.moments.quadrature import gauss_hermite
 
 _WIDE = 1.0  # σ from which the mixture is used
@@ -37,7 +37,7 @@ def sigmoid(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     :math:`V = P(1 - P) - D` above.
 
     Relative to :math:`\min(\sigma/4, 1/2)` and its square, the largest values there are, the mean is off by less than
-    :math:`10^{-6}` and the variance by :math:`2\cdot10^{-5}`.
+    :math:`10^{-6}` and the variance by :math:`3\cdot10^{-5}`.
 
     Example:
         >>> import torch
@@ -93,7 +93,8 @@ def tanhshrink(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     _, slope, _, _ = _mixture(double, quadruple)
     narrow = quadruple < _WIDE**2
     expectation = choose(narrow, (mean - torch.tanh(mean)) + first, mean - (2 * wide - 1))
-    variance = choose(narrow, second - first.square(), var * (1 - 8 * slope) + 4 * wide_var)
+    narrow_var = proportional(second - first.square(), quadruple, sigma)
+    variance = choose(narrow, narrow_var, var * (1 - 8 * slope) + 4 * wide_var)
     return expectation, variance.clamp(min=0)
 
 
@@ -122,7 +123,7 @@ def silu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         rise, fall = delta * (p + up) + mean * up, mean * down - delta * (p + down)
         first = first + weight * (rise + fall)
         second = second + weight * (rise.square() + fall.square())
-    narrow_mean, narrow_var = mean * p + first, second - first.square()
+    narrow_mean, narrow_var = mean * p + first, proportional(second - first.square(), var, sigma)
 
     m = -mean.abs()
     chance, peak, tilt, bend = _mixture(m, var)
@@ -157,10 +158,11 @@ def _increments(sigma: Tensor, p: Tensor, not_p: Tensor) -> list[tuple[Tensor, f
 def _narrow(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """E - p(μ) and V."""
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for _, weight, up, down in _increments(*_narrow_inputs(mean, var)):
+    sigma, p, not_p = _narrow_inputs(mean, var)
+    for _, weight, up, down in _increments(sigma, p, not_p):
         first = first + weight * (up + down)
         second = second + weight * (up.square() + down.square())
-    return first, second - first.square()
+    return first, proportional(second - first.square(), var, sigma)
 
 
 def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,11 @@ def bounded_sqrt(var: Tensor, largest: float | None = None) -> Tensor:
     return var.clamp(min=SMALLEST_VARIANCE, max=None if largest is None else largest**2).sqrt()
 
 
+def proportional(variance: Tensor, var: Tensor, sigma: Tensor) -> Tensor:
+    """A variance found for the bounded ``sigma``, scaled to the real ``var``: zero without noise, and so smooth."""
+    return variance * (var / (sigma * sigma))
+
+
 def choose(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """``torch.where`` for finite values; in eager mode several times faster, since it does not branch.
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, choose, density, distance, tail, tail_and_excess
+from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail, tail_and_excess
 from mnvi.moments.quadrature import gauss_hermite
 
 _WIDE = 1.0  # σ from which the table is used
@@ -48,7 +48,12 @@ def _table(function: Callable[[Tensor], Tensor]) -> Table:
 
 
 def _moments(
-    mean: Tensor, var: Tensor, centre: Tensor, increments: Iterator[tuple[float, Tensor]], table: Table
+    mean: Tensor,
+    var: Tensor,
+    narrow_sigma: Tensor,
+    centre: Tensor,
+    increments: Iterator[tuple[float, Tensor]],
+    table: Table,
 ) -> tuple[Tensor, Tensor]:
     """Both ways, and the choice between them."""
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
@@ -73,8 +78,9 @@ def _moments(
     wide_var = wide_var + twice - once * (2 * rectified + once)
 
     narrow = var < _WIDE**2
+    narrow_var = proportional(second - first.square(), var, narrow_sigma)
     expectation = choose(narrow, centre + first, rectified + once)
-    return expectation, choose(narrow, second - first.square(), wide_var).clamp(min=0)
+    return expectation, choose(narrow, narrow_var, wide_var).clamp(min=0)
 
 
 def _narrow_sigma(var: Tensor) -> Tensor:
@@ -97,7 +103,7 @@ def softplus(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     sigma, p = _narrow_sigma(var), torch.sigmoid(mean)
     increments = ((weight, torch.log1p(p * torch.expm1(node * sigma))) for node, weight in _NODES)
-    return _moments(mean, var, F.softplus(mean), increments, _SOFTPLUS)
+    return _moments(mean, var, sigma, F.softplus(mean), increments, _SOFTPLUS)
 
 
 _MISH = _table(F.mish)
@@ -130,7 +136,7 @@ def mish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
             opened = 2 * change / ((n + 2) * (n + change + 2))
             yield weight, delta * (gate + opened) + mean * opened
 
-    return _moments(mean, var, mean * gate, increments(), _MISH)
+    return _moments(mean, var, sigma, mean * gate, increments(), _MISH)
 
 
 _GELU_TANH = _table(lambda z: F.gelu(z, approximate="tanh"))
@@ -161,4 +167,4 @@ def gelu_tanh(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
             opened = p * not_p * torch.expm1(exponent) / (not_p + p * torch.exp(exponent))
             yield weight, delta * (p + opened) + mean * opened
 
-    return _moments(mean, var, mean * p, increments(), _GELU_TANH)
+    return _moments(mean, var, sigma, mean * p, increments(), _GELU_TANH)

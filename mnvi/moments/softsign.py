@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
-from mnvi.moments.normal import bounded_sqrt, density
+from mnvi.moments.normal import bounded_sqrt, choose, density, proportional
 from mnvi.moments.quadrature import gauss_legendre
 
 _NODES = gauss_legendre(20)
@@ -53,4 +53,5 @@ def softsign(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         second = second + mass * step.square()
 
     expectation = value + first
-    return torch.where(mean >= 0, expectation, -expectation), (second - first.square()).clamp(min=0)
+    variance = proportional(second - first.square(), var, sigma)
+    return choose(mean >= 0, expectation, -expectation), variance.clamp(min=0)

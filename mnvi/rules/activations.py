@@ -144,11 +144,17 @@ def _clamp(mean: Tensor, var: Tensor, low: Bound, high: Bound) -> tuple[Tensor, 
             low, high = (torch.as_tensor(bound, dtype=var.dtype, device=var.device) for bound in (low, high))
             return piecewise.ramp(mean, var, torch.minimum(low, high), high)
         return piecewise.ramp(mean, var, low=float(min(low, high)), high=float(high))  # torch lets max win
-    edge, above, below = (low, 1.0, 0.0) if low is not None else (high, 0.0, 1.0)
-    assert edge is not None
-    edge = edge.to(var.dtype) if isinstance(edge, Tensor) else edge
-    expectation, variance = piecewise.kink(mean - edge, var, above=above, below=below)
-    return edge + expectation, variance
+    if low is not None:
+        return _at_least(mean, var, low)
+    assert high is not None
+    expectation, variance = _at_least(-mean, var, -high)
+    return -expectation, variance
+
+
+def _at_least(mean: Tensor, var: Tensor, low: float | Tensor) -> tuple[Tensor, Tensor]:
+    if isinstance(low, Tensor):
+        return piecewise.at_least(mean, var, low.to(var.dtype))
+    return piecewise.at_least(mean, var, low=float(low))
 
 
 @RULES.rule(*every("clamp_min"))

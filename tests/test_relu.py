@@ -1,0 +1,128 @@
+"""The ReLU's moments: stable identity, blocked path, closed-form backward pass."""
+
+import math
+
+import pytest
+import torch
+from scipy import integrate, stats
+
+from mnvi.moments import relu as module
+from mnvi.moments.relu import relu
+
+LARGE = module._BLOCKED_FROM
+
+
+def textbook(mean, var):
+    """E[x²] - E[x]², fit for float64 and moderate arguments."""
+    sigma = var.sqrt()
+    normal = torch.distributions.Normal(0.0, 1.0)
+    cdf, density = normal.cdf(mean / sigma), normal.log_prob(mean / sigma).exp()
+    first = mean * cdf + sigma * density
+    return first, (mean.square() + var) * cdf + mean * sigma * density - first.square()
+
+
+def large_inputs():
+    size = (3, 16, 57, LARGE // (3 * 16 * 57) + 1)  # not divisible by a block
+    generator = torch.Generator().manual_seed(3)
+    return 3 * torch.randn(size, generator=generator), torch.rand(size, generator=generator)
+
+
+def layouts():
+    mean, var = large_inputs()
+    yield "contiguous", mean, var
+    yield "channels last", *(t.contiguous(memory_format=torch.channels_last) for t in (mean, var))
+    yield "mixed", mean.contiguous(memory_format=torch.channels_last), var
+    yield "transposed", mean.transpose(1, 2), var.transpose(1, 2)
+    yield "with gaps", mean[..., ::2], var[..., ::2]
+    yield "a part of a larger one", mean[1:], var[1:]
+
+
+every_layout = pytest.mark.parametrize(("mean", "var"), [pytest.param(m, v, id=name) for name, m, v in layouts()])
+
+
+def test_moments_match_the_textbook():
+    mean = torch.linspace(-4, 4, 81, dtype=torch.float64)
+    for v in (0.1, 1.0, 7.0):
+        var = torch.full_like(mean, v)
+        torch.testing.assert_close(relu(mean, var), textbook(mean, var), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("mean", "var"), [(-3.0, 1.0), (0.2, 4.0), (5.0, 0.3), (-20.0, 9.0)])
+def test_moments_match_numerical_integration(mean, var):
+    sigma = math.sqrt(var)
+
+    def moment(power):
+        end = max(mean, 0) + 12 * sigma
+        return integrate.quad(
+            lambda z: z**power * stats.norm.pdf(z, mean, sigma), 0, end, epsabs=0, epsrel=1e-11, limit=200
+        )[0]
+
+    expectation, variance = relu(torch.tensor([mean], dtype=torch.float64), torch.tensor([var], dtype=torch.float64))
+    assert expectation.item() == pytest.approx(moment(1), rel=1e-6)
+    assert variance.item() == pytest.approx(moment(2) - moment(1) ** 2, rel=1e-6)
+
+
+def test_float32_has_no_cancellation_where_the_textbook_loses_everything():
+    mean, var = torch.tensor([50.0]), torch.tensor([1e-5])
+    assert textbook(mean, var)[1].item() != pytest.approx(1e-5, rel=0.5)
+    torch.testing.assert_close(relu(mean, var)[1], var, rtol=1e-6, atol=0)
+
+
+@every_layout
+def test_blocked_path_gives_what_the_formula_gives(mean, var):
+    expectation, variance, _, _ = module._formula(mean, var)
+    torch.testing.assert_close(relu(mean, var), (expectation, variance))
+
+
+@every_layout
+def test_gradients_of_large_tensors_are_those_of_the_formula(mean, var):
+    leaves = [t.clone(memory_format=torch.preserve_format).requires_grad_() for t in (mean, var)]
+    weights = torch.cos(mean), torch.sin(var)
+    gradients = torch.autograd.grad(relu(*leaves), leaves, weights)
+    expectation, _, cdf, slope = module._formula(mean, var)
+    torch.testing.assert_close(gradients, module._gradients(*weights, expectation, cdf, slope))
+
+
+@pytest.mark.parametrize("size", [module._BLOCKED_FROM - 1, module._BLOCKED_FROM, module._BLOCKED_FROM + 1])
+def test_sizes_around_the_switch_to_blocks_agree(size):
+    mean, var = torch.randn(size), torch.rand(size)
+    expectation, variance, _, _ = module._formula(mean, var)
+    torch.testing.assert_close(relu(mean, var), (expectation, variance))
+
+
+def test_closed_form_backward_matches_finite_differences():
+    mean = torch.tensor([-3.0, -0.7, 0.0, 0.4, 2.5], dtype=torch.float64, requires_grad=True)
+    var = torch.tensor([0.5, 1.0, 2.0, 0.1, 3.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(relu, (mean, var))
+
+
+def test_backward_without_noise_is_that_of_the_relu():
+    mean, var = torch.tensor([-2.0, 3.0], requires_grad=True), torch.zeros(2, requires_grad=True)
+    expectation, variance = relu(mean, var)
+    to_mean, to_var = torch.autograd.grad(expectation.sum() + variance.sum(), (mean, var))
+    torch.testing.assert_close(to_mean, torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(to_var, torch.tensor([0.0, 1.0]))
+
+
+def test_backward_keeps_three_tensors():
+    held = set()
+
+    def pack(tensor):
+        held.add(tensor.data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        relu(torch.randn(100, requires_grad=True), torch.rand(100, requires_grad=True))
+    assert len(held) == 3
+
+
+def test_either_output_may_be_unused_in_backward():
+    mean, var = torch.randn(6, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
+    leaves = mean.requires_grad_(), var.requires_grad_()
+    for part in (0, 1):
+        assert torch.autograd.gradcheck(lambda mean, var, part=part: relu(mean, var)[part], leaves)
+
+
+def test_floor_raises_small_variances_only():
+    mean, var = torch.zeros(2), torch.tensor([1e-8, 1.0])
+    torch.testing.assert_close(relu(mean, var, 1e-5), relu(mean, torch.tensor([1e-5, 1.0])))
