@@ -13,8 +13,9 @@ from typing import Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnvi.covariance import JointGaussian, linear
+from mnvi.covariance import JointGaussian
 from mnvi.gaussian import Gaussian
+from mnvi.moments import covariance
 from mnvi.moments.linear import Affine
 from mnvi.posteriors import Posterior
 from mnvi.precision import autocasts
@@ -138,7 +139,8 @@ class Linear(BayesianLayer, nn.Linear):
     def forward(self, input: Any) -> Any:
         if isinstance(input, JointGaussian):
             self._checked(input, -1)
-            return linear(input, self.weight, self.bias, self.weight_variance(), self.bias_variance())
+            weights = self.weight, self.bias, self.weight_variance(), self.bias_variance()
+            return JointGaussian.trusted(*covariance.linear(input.mean, input.spread, *weights))
         return self.posterior.forward(self, input)
 
     @property

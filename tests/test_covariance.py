@@ -14,8 +14,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.utils import _pytree as pytree
 
 import mnvi
-from mnvi import covariance
 from mnvi.covariance import JointGaussian
+from mnvi.moments import covariance
 
 STANDARD_ERRORS = 5
 

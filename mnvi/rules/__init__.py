@@ -1,5 +1,7 @@
 """Which torch function is answered by which moment function, for :class:`mnvi.Gaussian`.
 
+The table of :class:`mnvi.JointGaussian` is in ``covariance``.
+
 >>> import torch, mnvi
 >>> mnvi.rules.has_rule(torch.relu)
 True
@@ -48,6 +50,7 @@ from mnvi.rules import (  # noqa: E402, F401
     arithmetic,
     attention,
     contractions,
+    covariance,
     dropout,
     interpolation,
     linear,

@@ -1,0 +1,138 @@
+"""The table of :class:`mnvi.JointGaussian`: linear maps, ReLU, dropout, arithmetic with known numbers, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mnvi.covariance import RULES, JointGaussian
+from mnvi.moments import covariance
+from mnvi.moments.relu import relu as relu_moments
+from mnvi.precision import widened
+from mnvi.registry import every
+from mnvi.settings import current
+
+
+@RULES.rule(F.linear)
+def linear(x: Any, weight: Any, bias: Any = None) -> JointGaussian:
+    if not isinstance(x, JointGaussian) or not isinstance(weight, Tensor):
+        raise TypeError("linear: only the input may be a JointGaussian; random weights belong to a posterior")
+    return JointGaussian.trusted(*covariance.linear(x.mean, x.spread, weight, bias))
+
+
+@RULES.rule(*every("relu"))
+def relu(x: JointGaussian, inplace: bool = False) -> JointGaussian:
+    if x.spread is None:
+        return JointGaussian.trusted(torch.relu(x.mean))
+    moments = covariance.relu if x.is_full else relu_moments
+    return JointGaussian.trusted(*moments(x.mean, x.spread, current.value.relu_floor))
+
+
+@RULES.rule(F.dropout, torch.dropout)
+def dropout(x: JointGaussian, p: float = 0.5, training: bool = True, inplace: bool = False) -> JointGaussian:
+    r"""Identity in evaluation; in training variances grow by :math:`\frac{p}{1-p}(v + \mu^2)`, or one mask is drawn."""
+    if not training or p == 0:
+        return x
+    if current.value.dropout == "sample":
+        return mul(x, F.dropout(torch.ones_like(x.mean), p))
+    own = p / (1 - p) * (x.var + widened(x.mean).square())
+    if x.spread is None or not x.is_full:
+        return JointGaussian.trusted(x.mean, x.var + own)
+    return JointGaussian.trusted(x.mean, x.spread + torch.diag_embed(own))
+
+
+@RULES.rule(*every("add"))
+def add(a: Any, b: Any, *, alpha: float = 1, out: None = None) -> JointGaussian:
+    x, known = _known_operand("add", a, b)
+    mean = torch.add(x.mean, known, alpha=alpha) if x is a else torch.add(known, x.mean, alpha=alpha)
+    return _like(x if x is a else mul(x, alpha), mean)
+
+
+@RULES.rule(*every("sub", "subtract"))
+def sub(a: Any, b: Any, *, alpha: float = 1, out: None = None) -> JointGaussian:
+    return add(a, b, alpha=-alpha)
+
+
+@RULES.rule(*every("rsub"), Tensor.__rsub__)
+def rsub(a: Any, b: Any, *, alpha: float = 1) -> JointGaussian:
+    return add(b, a, alpha=-alpha)
+
+
+@RULES.rule(*every("neg", "negative"))
+def neg(x: JointGaussian) -> JointGaussian:
+    return mul(x, -1)
+
+
+@RULES.rule(*every("mul", "multiply"))
+def mul(a: Any, b: Any, *, out: None = None) -> JointGaussian:
+    x, factor = _known_operand("mul", a, b)
+    if x.spread is None:
+        return JointGaussian.trusted(x.mean * factor)
+    if not isinstance(factor, Tensor) or factor.dim() == 0:
+        return JointGaussian.trusted(x.mean * factor, x.spread * (factor * factor))
+    if x.is_full:
+        return _like(
+            JointGaussian.trusted(x.mean, x.spread * factor.unsqueeze(-1) * factor.unsqueeze(-2)), x.mean * factor
+        )
+    return _like(JointGaussian.trusted(x.mean, x.spread * factor.square()), x.mean * factor)
+
+
+@RULES.rule(*every("div", "divide", "true_divide"), Tensor.__truediv__)
+def div(a: Any, b: Any) -> JointGaussian:
+    if isinstance(b, JointGaussian):
+        raise TypeError("div: a JointGaussian can be divided by numbers and tensors, not the other way round")
+    return mul(a, 1 / b)
+
+
+def _entrywise(function: Callable) -> Callable:
+    def answer(x: JointGaussian, *args: Any, **kwargs: Any) -> JointGaussian:
+        return x._each(lambda t: function(t, *args, **kwargs))
+
+    return answer
+
+
+def _same_shape(function: Callable) -> Callable:
+    def answer(x: JointGaussian, *args: Any, **kwargs: Any) -> JointGaussian:
+        mean = function(x.mean, *args, **kwargs)
+        if x.spread is not None and mean.shape != x.shape:
+            raise ValueError(
+                f"{function.__name__}: a JointGaussian of shape {tuple(x.shape)} cannot become {tuple(mean.shape)}; "
+                "its covariances are between the entries of the last dimension"
+            )
+        return JointGaussian.trusted(mean, x.spread)
+
+    return answer
+
+
+for _names, _make in (
+    ("clone detach contiguous to float double", _entrywise),
+    ("flatten reshape view squeeze unsqueeze", _same_shape),
+):
+    for _name in _names.split():
+        for _function in every(_name):
+            if not _function.__name__.endswith("_"):
+                RULES.rule(_function)(_make(_function))
+
+
+def _known_operand(operation: str, a: Any, b: Any) -> tuple[JointGaussian, Any]:
+    x, known = (a, b) if isinstance(a, JointGaussian) else (b, a)
+    if not isinstance(known, Tensor | int | float):
+        raise TypeError(
+            f"{operation}: a JointGaussian takes a number or a tensor, got {type(known).__name__}; how two random "
+            "values depend on each other is not tracked"
+        )
+    return x, known
+
+
+def _like(x: JointGaussian, mean: Tensor) -> JointGaussian:
+    """The spread of x with another mean, which broadcasting may have widened."""
+    if x.spread is None:
+        return JointGaussian.trusted(mean)
+    shape = (*mean.shape, mean.shape[-1]) if x.is_full else mean.shape
+    if mean.shape[-1] != x.shape[-1]:
+        raise ValueError(f"a JointGaussian of shape {tuple(x.shape)} cannot broadcast to {tuple(mean.shape)}")
+    return JointGaussian.trusted(mean, x.spread if x.spread.shape == shape else x.spread.expand(shape))
