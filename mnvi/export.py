@@ -30,12 +30,12 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
     exported in evaluation mode and left in the mode it was in. The file appears under its name when it is complete.
 
     ONNX has no complementary error function and takes :math:`1 - \\operatorname{erf}` instead: behind a ReLU, means
-    far below zero (five standard deviations and more) then have moments with an error of about 1e-7 of the standard
+    far below zero (five standard deviations and more) then have moments with an error of up to 2e-7 of the standard
     deviation and variance, instead of being tiny and exact.
 
     Args:
-        model: as made by :func:`mnvi.convert` or :func:`mnvi.optimize_for_inference`, or deterministic. Optimised
-            models run faster and take half as much space again, or twice as much.
+        model: as made by :func:`mnvi.convert` or :func:`mnvi.optimize_for_inference`, or deterministic. Optimising
+            first makes the file larger, up to twice, and does not make onnxruntime noticeably faster.
         path: ends in ``.onnx`` (needs the extra ``mnvi[export]``; one file, weights included) or ``.pt2`` (for
             ``torch.export.load``); its folder exists.
         example: an input, or a tuple of inputs, with the batch as dimension 0. Other sizes become fixed.

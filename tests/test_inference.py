@@ -343,6 +343,16 @@ def test_compiled_model_gives_the_same_for_any_batch_without_a_graph_break(poste
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "last"), [({}, True), ({"compile": False}, False), ({"channels_last": False}, False)]
+)
+def test_channels_come_last_by_default_where_the_model_is_compiled(settings, last):
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv3d(2, 3, 3))
+    fast = mnvi.optimize_for_inference(net, **settings)
+    assert fast[0].weight.is_contiguous(memory_format=torch.channels_last) == last
+    assert fast[1].weight.is_contiguous(memory_format=torch.channels_last_3d) == last
+
+
 def test_what_torch_compile_returned_is_accepted():
     model = trained(mnvi.models.mlp(3), POSTERIORS["multiplicative"], (3,))
     fast = mnvi.optimize_for_inference(torch.compile(model), compile=False)
