@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail_and_excess
-from mnvi.moments.quadrature import gauss_legendre
+from mnvi.moments.quadrature import column, gauss_legendre
 
 _WIDE = 1.0  # σ from which the closed form is used
-_NODES = gauss_legendre(18)
+_NODES, _WEIGHTS = zip(*gauss_legendre(18), strict=True)
 _REACH = 5.5  # standard deviations; 4e-8 of the mass lies beyond
 _NOTHING = -45.0  # exp of it is 3e-20, and exp becomes slow where it underflows
 _FRACTION_FROM = 2.0  # where a short continued fraction takes over from exp(x²)·erfc(x)
@@ -79,16 +79,12 @@ def _narrow(mu: Tensor, sigma: Tensor, above: Tensor) -> tuple[Tensor, Tensor]:
     anchor = mu.clamp(max=0)
     scale = torch.exp(anchor.clamp(min=_NOTHING))
     length = (-mu / sigma).clamp(-_REACH, _REACH) + _REACH
-    first, second = torch.zeros_like(mu), torch.zeros_like(mu)
-    for node, weight in _NODES:
-        x = node * length - _REACH
-        mass = weight * length * density(x)
-        step = scale * torch.expm1((sigma * x + (mu - anchor)).clamp(max=_REACH * _WIDE))
-        first = first + mass * step
-        second = second + mass * step.square()
+    x = column(_NODES, mu) * length - _REACH
+    mass = column(_WEIGHTS, mu) * length * density(x)
+    step = scale * torch.expm1((sigma * x + (mu - anchor)).clamp(max=_REACH * _WIDE))
     rest = -torch.expm1(anchor)
-    first = first + above * rest
-    return first, second + above * rest.square() - first.square()
+    first = (mass * step).sum(0) + above * rest
+    return first, (mass * step.square()).sum(0) + above * rest.square() - first.square()
 
 
 def _truncated_exponential(mu: Tensor, sigma: Tensor, k: int) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import FAR, choose, density, tail
-from mnvi.moments.quadrature import gauss_legendre
+from mnvi.moments.quadrature import column, gauss_legendre
 
-_NODES = gauss_legendre(8)
+_NODES, _WEIGHTS = zip(*gauss_legendre(8), strict=True)
 
 
 @lean
@@ -90,8 +90,5 @@ def _cdf_variance(h: Tensor, var: Tensor) -> Tensor:
     root = (1 + 2 * var).sqrt()
     length = 2 * var / (root * (root + 1))  # 1 - a
     exponent = (-0.5 * h.square()).clamp(min=-0.5 * FAR**2)
-    total = torch.zeros_like(h)
-    for node, weight in _NODES:
-        square = (1 - node * length).square() + 1
-        total = total + weight * torch.exp(exponent * square) / square
-    return length * total / math.pi
+    square = (1 - column(_NODES, h) * length).square() + 1  # 1 + x²
+    return length / math.pi * (column(_WEIGHTS, h) * torch.exp(exponent * square) / square).sum(0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail_and_excess
-from mnvi.moments.quadrature import gauss_legendre
+from mnvi.moments.quadrature import column, gauss_legendre
 
 _WIDE = 3.0  # σ from which the bump between -3 and 3 is integrated, since the polynomial's variance σ⁴ cancels there
-_NODES = [(3 * node, 3 * weight) for node, weight in gauss_legendre(4)]
+_NODES, _WEIGHTS = zip(*((3 * node, 3 * weight) for node, weight in gauss_legendre(4)), strict=True)
+_HEIGHTS = [-z * (3 - z) / 6 for z in _NODES]  # of the bump
+_TILTS = [-(3 - 2 * z) / 6 for z in _NODES]
 
 
 @lean
@@ -100,13 +101,11 @@ def _wide(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor
     a = distance(m, sigma)
     q, t = tail_and_excess(a)
     rectified = sigma * t
-    bump, square, slope = torch.zeros_like(m), torch.zeros_like(m), torch.zeros_like(m)
-    for node, weight in _NODES:
-        height = -node * (3 - node) / 6
-        tilt = -(3 - 2 * node) / 6
-        up, down = (weight / sigma * density((z - m) / sigma) for z in (node, -node))
-        bump = bump + height * (up + down)
-        square = square + height * height * (up + down) + 2 * node * height * up  # E[h² + 2 relu·h]
-        slope = slope + tilt * (up - down)
+    weights = column(_WEIGHTS, m) / sigma
+    up, down = (weights * density((column(z, m) - m) / sigma) for z in (_NODES, [-z for z in _NODES]))
+    height, tilt, nodes = column(_HEIGHTS, m), column(_TILTS, m), column(_NODES, m)
+    bump = (height * (up + down)).sum(0)
+    square = (height * (height * (up + down) + 2 * nodes * up)).sum(0)  # E[h² + 2 relu·h]
+    slope = (tilt * (up - down)).sum(0)
     variance = var * (q - t * (t + a)) + square - bump * (2 * rectified + bump)
     return rectified + bump, variance, q + slope

@@ -13,17 +13,17 @@ from mnvi.first_order import first_order
 
 Formula = Callable[..., tuple[Tensor, Tensor]]
 
-_BLOCK = 1 << 15  # elements; some dozens of arrays of this size fit into the cache
-_BLOCKED_FROM = 1 << 17
+_BLOCK = 1 << 14  # elements; some dozens of arrays of this size, with a few nodes each, fit into the cache
+_BLOCK_ELSEWHERE = 1 << 22  # on other devices: what counts there is the memory for all nodes at once
 
 
 def lean(formula: Formula) -> Formula:
     """Decorator for a moment function ``(mean, var, *tensors, **constants) -> (mean, var)`` of elementwise operations.
 
     In eager mode autograd keeps the tensor arguments alone and evaluates the formula again in the backward pass; large
-    dense CPU tensors go through it block by block. While compiling, and inside ``torch.func``, the formula is left as
-    it is: the compiler does both by itself. The formula sees ``mean`` in the dtype of ``var``; the resulting mean has
-    the dtype of the given one.
+    dense tensors go through it block by block, so that quadrature nodes may take a dimension of their own. While
+    compiling, and inside ``torch.func``, the formula is left as it is: the compiler does both by itself. The formula
+    sees ``mean`` in the dtype of ``var``; the resulting mean has the dtype of the given one.
 
     Example:
         >>> import torch
@@ -84,16 +84,16 @@ def _evaluate(formula: Formula, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Ten
 def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], num_outputs: int) -> tuple[Tensor, ...]:
     """``function(*inputs)``, in pieces that stay in the cache where the memory layout allows it."""
     first = inputs[0]
+    size = _BLOCK if first.device.type == "cpu" else _BLOCK_ELSEWHERE
     if (
-        first.numel() < _BLOCKED_FROM
-        or first.device.type != "cpu"
+        first.numel() <= size
         or any(t.shape != first.shape or t.stride() != first.stride() or t.dtype != first.dtype for t in inputs)
         or (flat := _in_memory_order(first)) is None
     ):
         outputs: tuple[Tensor, ...] = function(*inputs)
         return outputs
     results = tuple(torch.empty_like(first) for _ in range(num_outputs))
-    pieces = [torch.as_strided(t, flat.shape, (1,), t.storage_offset()).split(_BLOCK) for t in (*results, *inputs)]
+    pieces = [torch.as_strided(t, flat.shape, (1,), t.storage_offset()).split(size) for t in (*results, *inputs)]
     for block in zip(*pieces, strict=True):
         for target, value in zip(block, function(*block[num_outputs:]), strict=False):
             target.copy_(value)

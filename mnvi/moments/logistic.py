@@ -18,17 +18,12 @@ from torch import Tensor
 
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, proportional, tail
-from mnvi.moments.quadrature import gauss_hermite
+from mnvi.moments.quadrature import column, gauss_hermite
 
 _WIDE = 1.0  # σ from which the mixture is used
-_MIXTURE = (  # weight, variance
-    (0.11353864, 0.98013940),
-    (0.41370125, 2.01517245),
-    (0.35626111, 3.97060689),
-    (0.10871126, 7.54482066),
-    (0.00778774, 14.13993164),
-)
-_NODES = [(node, weight) for node, weight in gauss_hermite(10) if node > 0]  # each stands for ±node
+_MIXTURE_WEIGHTS = (0.11353864, 0.41370125, 0.35626111, 0.10871126, 0.00778774)
+_MIXTURE_VARIANCES = (0.98013940, 2.01517245, 3.97060689, 7.54482066, 14.13993164)
+_NODES, _WEIGHTS = zip(*((node, weight) for node, weight in gauss_hermite(10) if node > 0), strict=True)  # ±node
 
 
 @lean
@@ -84,16 +79,13 @@ def tanhshrink(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     double, quadruple = 2 * mean, 4 * var
     sigma, p, not_p = _narrow_inputs(double, quadruple)
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for delta, weight, up, down in _increments(sigma, p, not_p):
-        rise, fall = 0.5 * delta - 2 * up, -0.5 * delta - 2 * down
-        first = first + weight * (rise + fall)
-        second = second + weight * (rise.square() + fall.square())
+    delta, up, down = _increments(sigma, p, not_p)
+    first, narrow_var = _pairs(0.5 * delta - 2 * up, -0.5 * delta - 2 * down)
+    narrow_var = proportional(narrow_var, quadruple, sigma)
     wide, wide_var = _wide(double, quadruple)
     _, slope, _, _ = _mixture(double, quadruple)
     narrow = quadruple < _WIDE**2
     expectation = choose(narrow, (mean - torch.tanh(mean)) + first, mean - (2 * wide - 1))
-    narrow_var = proportional(second - first.square(), quadruple, sigma)
     variance = choose(narrow, narrow_var, var * (1 - 8 * slope) + 4 * wide_var)
     return expectation, variance.clamp(min=0)
 
@@ -118,12 +110,9 @@ def silu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([0.2066]), tensor([0.3131]))
     """
     sigma, p, not_p = _narrow_inputs(mean, var)
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for delta, weight, up, down in _increments(sigma, p, not_p):
-        rise, fall = delta * (p + up) + mean * up, mean * down - delta * (p + down)
-        first = first + weight * (rise + fall)
-        second = second + weight * (rise.square() + fall.square())
-    narrow_mean, narrow_var = mean * p + first, proportional(second - first.square(), var, sigma)
+    delta, up, down = _increments(sigma, p, not_p)
+    first, narrow_var = _pairs(delta * (p + up) + mean * up, mean * down - delta * (p + down))
+    narrow_mean, narrow_var = mean * p + first, proportional(narrow_var, var, sigma)
 
     m = -mean.abs()
     chance, peak, tilt, bend = _mixture(m, var)
@@ -143,26 +132,27 @@ def _narrow_inputs(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return bounded_sqrt(var, _WIDE), torch.sigmoid(mean), torch.sigmoid(-mean)
 
 
-def _increments(sigma: Tensor, p: Tensor, not_p: Tensor) -> list[tuple[Tensor, float, Tensor, Tensor]]:
-    """δ, weight, p(μ + δ) - p(μ) and p(μ - δ) - p(μ) for each pair of nodes."""
-    steepness = p * not_p
-    pairs = []
-    for node, weight in _NODES:
-        delta = node * sigma
-        e = torch.expm1(delta)
-        rise = steepness * e
-        pairs.append((delta, weight, rise / (1 + p * e), -rise / (1 + not_p * e)))
-    return pairs
+def _increments(sigma: Tensor, p: Tensor, not_p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """δ, p(μ + δ) - p(μ) and p(μ - δ) - p(μ), for each pair of nodes along a new first dimension."""
+    delta = column(_NODES, sigma) * sigma
+    e = torch.expm1(delta)
+    rise = p * not_p * e
+    return delta, rise / (1 + p * e), -rise / (1 + not_p * e)
+
+
+def _pairs(up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """First moment and variance of values at ±δ."""
+    weights = column(_WEIGHTS, up[0])
+    first = (weights * (up + down)).sum(0)
+    return first, (weights * (up.square() + down.square())).sum(0) - first.square()
 
 
 def _narrow(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """E - p(μ) and V."""
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
     sigma, p, not_p = _narrow_inputs(mean, var)
-    for _, weight, up, down in _increments(sigma, p, not_p):
-        first = first + weight * (up + down)
-        second = second + weight * (up.square() + down.square())
-    return first, proportional(second - first.square(), var, sigma)
+    _, up, down = _increments(sigma, p, not_p)
+    first, variance = _pairs(up, down)
+    return first, proportional(variance, var, sigma)
 
 
 def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,13 +163,11 @@ def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mixture(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """P, D, D' and D''."""
-    chance, peak, tilt, bend = (torch.zeros_like(mean) for _ in range(4))
-    for weight, variance in _MIXTURE:
-        inverse = (var + variance).rsqrt()
-        ratio = mean * inverse
-        height = weight * inverse * density(ratio)
-        chance = chance + weight * tail(-ratio)
-        peak = peak + height
-        tilt = tilt - inverse * ratio * height
-        bend = bend + inverse * inverse * (ratio * ratio - 1) * height
-    return chance, peak, tilt, bend
+    inverse = (var + column(_MIXTURE_VARIANCES, var)).rsqrt()
+    ratio = mean * inverse
+    weights = column(_MIXTURE_WEIGHTS, var)
+    height = weights * inverse * density(ratio)
+    lower = height * inverse.square()
+    tilt = -mean * lower.sum(0)
+    bend = (lower * (ratio.square() - 1)).sum(0)
+    return (weights * tail(-ratio)).sum(0), height.sum(0), tilt, bend

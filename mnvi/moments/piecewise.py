@@ -24,9 +24,9 @@ from mnvi.moments.normal import (
     tail,
     tail_and_excess,
 )
-from mnvi.moments.quadrature import gauss_legendre
+from mnvi.moments.quadrature import column, gauss_legendre
 
-_NODES = gauss_legendre(3)
+_NODES, _WEIGHTS = zip(*gauss_legendre(3), strict=True)
 
 
 @lean
@@ -151,13 +151,11 @@ def ramp(
     clamped = mean.clamp(low, high)  # type: ignore[arg-type]  # two numbers or two tensors
     clamped = clamped + direction * sigma * (ta - tb)
 
-    chance, first, second = torch.zeros_like(start), torch.zeros_like(start), torch.zeros_like(start)
-    for node, weight in _NODES:
-        x = start + node * width
-        beyond = weight * tail(x)
-        chance = chance + weight * density(x)
-        first = first + beyond
-        second = second + 2 * node * beyond
+    nodes, weights = column(_NODES, start), column(_WEIGHTS, start)
+    x = start + nodes * width
+    beyond = weights * tail(x)
+    first, second = beyond.sum(0), 2 * (nodes * beyond).sum(0)
+    chance = (weights * density(x)).sum(0)
     narrow_clamped = 0.5 * (low + high) - direction * (span * (0.5 - first))
     narrow_var = var * outer * (outer + 2 * step * width * chance) + (step * span) ** 2 * (second - first.square())
 

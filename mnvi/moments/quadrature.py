@@ -3,7 +3,7 @@ r"""Moments of any elementwise function: Gauss–Hermite quadrature, and the fir
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,18 @@ def _golub_welsch(off_diagonal: list[float]) -> list[tuple[float, float]]:
     weights = vectors[0].square()
     weights = 0.5 * (weights + weights.flip(0))
     return list(zip(nodes.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+def column(values: Iterable[float], like: Tensor) -> Tensor:
+    """Numbers along a new first dimension, to be multiplied with a tensor of the given dtype and number of dimensions.
+
+    Example:
+        >>> import torch
+        >>> column([0.5, 2.0], torch.ones(3)) * torch.ones(3)
+        tensor([[0.5000, 0.5000, 0.5000],
+                [2.0000, 2.0000, 2.0000]])
+    """
+    return torch.tensor(list(values), dtype=like.dtype, device=like.device).view(-1, *[1] * like.dim())
 
 
 def quadrature_moments(

@@ -16,7 +16,7 @@ a table of :math:`h_1` and :math:`h_2`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -24,18 +24,17 @@ from torch import Tensor
 
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail, tail_and_excess
-from mnvi.moments.quadrature import gauss_hermite
+from mnvi.moments.quadrature import column, gauss_hermite
 
 _WIDE = 1.0  # σ from which the table is used
 _STEP = 0.8
 _FIRST, _LAST = -15, 17  # in steps; h₁ and h₂ fall like z·exp(-|z|)
-_NODES = gauss_hermite(14)
+_NODES, _WEIGHTS = zip(*gauss_hermite(14), strict=True)
 
 _GELU_SCALE = 1.5957691216057308  # 2√(2/π)
 _GELU_CUBIC = 0.044715
 
-Table = list[tuple[float, float, float]]
-Increment = Callable[[Tensor], Tensor]
+Table = tuple[list[float], list[float], list[float]]
 
 
 def _table(function: Callable[[Tensor], Tensor]) -> Table:
@@ -43,23 +42,16 @@ def _table(function: Callable[[Tensor], Tensor]) -> Table:
     z = _STEP * torch.arange(_FIRST, _LAST + 1, dtype=torch.float64)
     value = function(z)
     smooth = z * tail(-z) + density(z)
-    table = torch.stack((z, (value - smooth) * _STEP, (value.square() - z * smooth) * _STEP), 1)
-    return [(z, one, two) for z, one, two in table.tolist()]
+    return z.tolist(), ((value - smooth) * _STEP).tolist(), ((value.square() - z * smooth) * _STEP).tolist()
 
 
 def _moments(
-    mean: Tensor,
-    var: Tensor,
-    narrow_sigma: Tensor,
-    centre: Tensor,
-    increments: Iterator[tuple[float, Tensor]],
-    table: Table,
+    mean: Tensor, var: Tensor, narrow_sigma: Tensor, centre: Tensor, increments: Tensor, table: Table
 ) -> tuple[Tensor, Tensor]:
-    """Both ways, and the choice between them."""
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for weight, step in increments:
-        first = first + weight * step
-        second = second + weight * step.square()
+    """Both ways, and the choice between them; increments are given for each node along a first dimension."""
+    weights = column(_WEIGHTS, mean)
+    first = (weights * increments).sum(0)
+    second = (weights * increments.square()).sum(0)
 
     sigma = var.clamp(min=_WIDE**2).sqrt()
     smoothed = var + 1
@@ -69,12 +61,9 @@ def _moments(
     rectified = mean.clamp(min=0) + root * t
     cdf = choose(mean >= 0, 1 - q, q)
     wide_var = smoothed * (cdf - t * (t + a)) - cdf
-    once, twice = torch.zeros_like(mean), torch.zeros_like(mean)
-    for z, one, two in table:
-        mass = density((z - mean) / sigma)
-        once = once + one * mass
-        twice = twice + two * mass
-    once, twice = once / sigma, twice / sigma
+    z, one, two = (column(values, mean) for values in table)
+    mass = density((z - mean) / sigma) / sigma
+    once, twice = (one * mass).sum(0), (two * mass).sum(0)
     wide_var = wide_var + twice - once * (2 * rectified + once)
 
     narrow = var < _WIDE**2
@@ -102,7 +91,7 @@ def softplus(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([0.8061]), tensor([0.2715]))
     """
     sigma, p = _narrow_sigma(var), torch.sigmoid(mean)
-    increments = ((weight, torch.log1p(p * torch.expm1(node * sigma))) for node, weight in _NODES)
+    increments = torch.log1p(p * torch.expm1(column(_NODES, mean) * sigma))
     return _moments(mean, var, sigma, F.softplus(mean), increments, _SOFTPLUS)
 
 
@@ -128,15 +117,12 @@ def mish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     n = grown * (grown + 2)
     gate = n / (n + 2)
 
-    def increments() -> Iterator[tuple[float, Tensor]]:
-        for node, weight in _NODES:
-            delta = node * sigma
-            e = torch.expm1(delta)
-            change = grown * e * (grown * (e + 2) + 2)
-            opened = 2 * change / ((n + 2) * (n + change + 2))
-            yield weight, delta * (gate + opened) + mean * opened
-
-    return _moments(mean, var, sigma, mean * gate, increments(), _MISH)
+    delta = column(_NODES, mean) * sigma
+    e = torch.expm1(delta)
+    change = grown * e * (grown * (e + 2) + 2)
+    opened = 2 * change / ((n + 2) * (n + change + 2))
+    increments = delta * (gate + opened) + mean * opened
+    return _moments(mean, var, sigma, mean * gate, increments, _MISH)
 
 
 _GELU_TANH = _table(lambda z: F.gelu(z, approximate="tanh"))
@@ -159,12 +145,9 @@ def gelu_tanh(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     argument = _GELU_SCALE * mean * (1 + _GELU_CUBIC * square)
     p, not_p = torch.sigmoid(argument), torch.sigmoid(-argument)
 
-    def increments() -> Iterator[tuple[float, Tensor]]:
-        for node, weight in _NODES:
-            delta = node * sigma
-            growth = delta * (1 + _GELU_CUBIC * (3 * square + delta * (3 * mean + delta)))
-            exponent = (_GELU_SCALE * growth).clamp(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
-            opened = p * not_p * torch.expm1(exponent) / (not_p + p * torch.exp(exponent))
-            yield weight, delta * (p + opened) + mean * opened
-
-    return _moments(mean, var, sigma, mean * p, increments(), _GELU_TANH)
+    delta = column(_NODES, mean) * sigma
+    growth = delta * (1 + _GELU_CUBIC * (3 * square + delta * (3 * mean + delta)))
+    exponent = (_GELU_SCALE * growth).clamp(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    opened = p * not_p * torch.expm1(exponent) / (not_p + p * torch.exp(exponent))
+    increments = delta * (p + opened) + mean * opened
+    return _moments(mean, var, sigma, mean * p, increments, _GELU_TANH)

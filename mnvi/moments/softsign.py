@@ -7,9 +7,9 @@ from torch import Tensor
 
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, proportional
-from mnvi.moments.quadrature import gauss_legendre
+from mnvi.moments.quadrature import column, gauss_legendre
 
-_NODES = gauss_legendre(20)
+_NODES, _WEIGHTS = zip(*gauss_legendre(20), strict=True)
 _REACH = 5.5  # standard deviations; 4e-8 of the mass lies beyond
 
 
@@ -31,27 +31,21 @@ def softsign(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     base = 1 + size
     value = size / base
     reach = _REACH * sigma
-    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+    nodes, weights = column(_NODES, mean), column(_WEIGHTS, mean)
 
     lowest = torch.log1p(-torch.minimum(reach, size) / base)  # u - u(μ), on the mean's side
     length = torch.log1p(reach / base) - lowest
-    for node, weight in _NODES:
-        u = lowest + node * length
-        grown = torch.expm1(u)
-        mass = weight * length * (base / sigma) * (1 + grown) * density(base / sigma * grown)
-        step = grown / (base * (1 + grown))
-        first = first + mass * step
-        second = second + mass * step.square()
+    grown = torch.expm1(lowest + nodes * length)
+    near_mass = weights * (length * base / sigma) * (1 + grown) * density(base / sigma * grown)
+    near = grown / (base * (1 + grown))
 
     length = torch.log1p((reach - size).clamp(min=0))
-    for node, weight in _NODES:
-        u = node * length
-        distance = torch.expm1(u)
-        mass = weight * length / sigma * (1 + distance) * density((distance + size) / sigma)
-        step = -(distance / (1 + distance) + value)
-        first = first + mass * step
-        second = second + mass * step.square()
+    beyond = torch.expm1(nodes * length)
+    far_mass = weights * (length / sigma) * (1 + beyond) * density((beyond + size) / sigma)
+    far = -(beyond / (1 + beyond) + value)
 
+    first = (near_mass * near + far_mass * far).sum(0)
+    second = (near_mass * near.square() + far_mass * far.square()).sum(0)
     expectation = value + first
     variance = proportional(second - first.square(), var, sigma)
     return choose(mean >= 0, expectation, -expectation), variance.clamp(min=0)
