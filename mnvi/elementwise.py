@@ -11,6 +11,7 @@ from torch import Tensor
 from mnvi.gaussian import Gaussian
 from mnvi.moments.quadrature import gauss_hermite, quadrature_moments, taylor_moments
 from mnvi.settings import current
+from mnvi.value import RandomValue
 
 DEFAULT_ORDER = 20
 
@@ -58,6 +59,11 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
     @functools.wraps(function)
     def answer(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(value, RandomValue) for value in (*args, *kwargs.values())):
+            raise TypeError(
+                f"{getattr(function, '__name__', 'function')}: only the first argument of an elementwise function may "
+                "be random; write a rule with @mnvi.rule for functions of several"
+            )
         if not isinstance(x, Gaussian):
             return function(x, *args, **kwargs)
         kwargs.pop("inplace", None)  # the caller's object is changed by whoever called, not the nodes in here

@@ -95,7 +95,7 @@ def fold_batch_norms(model: nn.Module) -> dict[nn.Module, Tensor]:
         if module in pairs:
             model.set_submodule(name, FoldedBatchNorm(_output_dims(pairs[module])))
     if left := [name for norm, name in norms.items() if norm not in pairs]:
-        logger.info("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
+        logger.warning("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
     return gains
 
 

@@ -25,9 +25,10 @@ class Gaussian(RandomValue):
 
     It answers torch's own functions: ``torch.relu(x)``, ``nn.BatchNorm2d(8)(x)``, ``x + y``, ``x.flatten(1)`` return
     the ``Gaussian`` with the (approximate) mean and variance of the result. Two different ``Gaussian`` objects are
-    taken to be independent; an object combined with itself (``x + x``, ``x * x``) is recognised. A function without a
-    rule raises :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one. In-place
-    operations change the object they are called on, not what it was taken from: ``x[0].add_(1)`` leaves ``x`` alone.
+    taken to be independent, and so are all entries of one: an object combined with itself (``x + x``, ``x * x``) is
+    recognised, but not a view of it, nor entries that ``expand`` or ``repeat`` have repeated. A function without a rule
+    raises :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one. In-place operations
+    change the object they are called on, not what it was taken from: ``x[0].add_(1)`` leaves ``x`` alone.
 
     Args:
         mean: the means :math:`\mu`, floating point.

@@ -111,7 +111,8 @@ class GaussianLikelihood(Likelihood):
         _check_tensor("GaussianLikelihood: targets", y, mean.device)
         if y.shape != expected:
             raise ValueError(
-                f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}"
+                f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}; "
+                "a last dimension of 1 goes with y.squeeze(-1) or out.squeeze(-1)"
             )
         error = mean_var + (mean - self._shift(out) - y).square()
         value = -0.5 * (_LOG_2PI + log_noise + torch.exp(0.5 * log_noise_var - log_noise) * error)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from mnvi.checks import is_number
 from mnvi.likelihoods import Likelihood, Output
 
 
@@ -83,7 +84,7 @@ class ELBO:
     def __init__(self, likelihood: Likelihood, num_data: int, kappa: float | Callable[[int], float] = 1.0) -> None:
         if not isinstance(likelihood, Likelihood):
             raise TypeError(f"ELBO: likelihood must be e.g. mnvi.CategoricalLikelihood(), got {likelihood!r}")
-        if isinstance(num_data, bool) or not isinstance(num_data, int | float) or not 1 <= num_data < math.inf:
+        if not is_number(num_data) or not 1 <= num_data < math.inf:
             raise ValueError(f"ELBO: num_data={num_data!r} must be at least 1, the number of training examples")
         if not callable(kappa):
             _check_kappa(kappa, "ELBO: kappa")
@@ -111,5 +112,5 @@ class ELBO:
 
 
 def _check_kappa(value: float, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if not is_number(value) or not 0 <= value < math.inf:
         raise ValueError(f"{what}={value!r} must be a finite number >= 0")

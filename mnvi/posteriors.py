@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mnvi.checks import is_number
 from mnvi.gaussian import Gaussian
 from mnvi.moments import divergence, linear
 
@@ -275,10 +276,10 @@ class EmpiricalBayes:
 
 
 def _check_positive(owner: str, name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise ValueError(f"{owner}: {name}={value!r} must be a finite number > 0")
 
 
 def _check_finite(owner: str, name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+    if not is_number(value) or not abs(value) < float("inf"):
         raise ValueError(f"{owner}: {name}={value!r} must be a finite number")

@@ -15,6 +15,22 @@ _IN_PLACE: dict[Callable, bool] = {}
 _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmul__)
 
 
+_LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
+_NUMBERS = "it gives numbers, which a random value has only in its tensors: ask x.mean or x.var"
+_RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"
+_LOSSES = """
+    cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div gaussian_nll_loss binary_cross_entropy
+    binary_cross_entropy_with_logits
+"""
+_TO_NUMBERS = "argmax argmin max min topk sort argsort median item numpy tolist backward"
+_RECURRENCES = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
+_HINTS = {
+    name: hint
+    for names, hint in ((_LOSSES, _LOSS), (_TO_NUMBERS, _NUMBERS), (_RECURRENCES, _RECURRENT))
+    for name in names.split()
+}
+
+
 class NoRuleError(TypeError):
     """Raised when a function without a rule meets a ``Gaussian``; the message says how to add one.
 
@@ -87,13 +103,15 @@ class RuleTable:
 
     def _explain(self, function: Callable) -> str:
         name = _name(function)
+        missing = f"no rule for {name} on a {self._value_name}; "
+        if hint := _HINTS.get(name.rpartition(".")[2]):
+            return missing + hint
         shortcut = f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
         if self._value_name != "Gaussian":
             shortcut = ""
         return (
-            f"no rule for {name} on a {self._value_name}; give it one with @{self._decorator}({name}), a function from "
-            f"the call's arguments to a {self._value_name}.{shortcut} If the uncertainty is not wanted "
-            "here, pass x.mean"
+            f"{missing}give it one with @{self._decorator}({name}), a function from the call's arguments to a "
+            f"{self._value_name}.{shortcut} If the uncertainty is not wanted here, pass x.mean"
         )
 
 

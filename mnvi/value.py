@@ -29,6 +29,12 @@ class RandomValue:
     trusted: ClassVar[Callable[..., Any]]
 
     __slots__ = ("__weakref__",)
+    __array_ufunc__ = None  # numpy's numbers and arrays leave arithmetic to the operators below
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is not a numpy array; take {self._readable} of it, e.g. x.mean.numpy()"
+        )
 
     @property
     def var(self) -> Tensor:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -376,3 +377,53 @@ def test_broadcasting_of_incompatible_shapes_is_torchs_error() -> None:
         gaussian(2, 3) + gaussian(4)
     with pytest.raises(RuntimeError, match="must match the size"):
         gaussian(2, 3) * torch.ones(4)
+
+
+def test_numpy_leaves_arithmetic_to_the_gaussian() -> None:
+    x = mnvi.Gaussian(torch.ones(3), torch.ones(3))
+    doubled = np.float32(2) * x
+    assert isinstance(doubled, mnvi.Gaussian)
+    assert torch.equal(doubled.var, torch.full((3,), 4.0))
+    with pytest.raises(TypeError, match=r"not a numpy array; take \.mean"):
+        np.asarray(x)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert mnvi.MultiplicativeNoise(np.float32(0.5)).prior_variance == 0.5
+    assert mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=np.int64(3), kappa=np.float64(0.1)).num_data == 3
+
+
+def test_a_view_of_the_bits_is_refused() -> None:
+    with pytest.raises(TypeError, match="bits of a Gaussian"):
+        mnvi.Gaussian(torch.ones(2), torch.ones(2)).view(torch.int32)
+
+
+def test_an_elementwise_function_of_two_random_values_is_refused() -> None:
+    x, y = (mnvi.Gaussian(torch.ones(2), torch.ones(2)) for _ in range(2))
+    with pytest.raises(TypeError, match="only the first argument"):
+        mnvi.elementwise(lambda a, b: a * b)(x, y)
+
+
+def test_a_matrix_product_with_itself_is_refused() -> None:
+    x = mnvi.Gaussian(torch.ones(2, 2), torch.ones(2, 2))
+    with pytest.raises(ValueError, match="not independent"):
+        torch.matmul(x, x)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda x: torch.nn.functional.mse_loss(x, torch.ones(2)), "mnvi.ELBO"),
+        (lambda x: x.argmax(), "x.mean or x.var"),
+        (lambda x: torch.nn.LSTM(2, 2)(x[None]), "recurrent layers are not supported"),
+    ],
+)
+def test_the_error_for_a_missing_rule_gives_advice_that_fits(call, hint: str) -> None:
+    with pytest.raises(mnvi.NoRuleError, match=hint):
+        call(mnvi.Gaussian(torch.ones(2), torch.ones(2)))
+
+
+def test_mean_takes_the_names_of_numpy() -> None:
+    x = mnvi.Gaussian(torch.ones(2, 4), torch.ones(2, 4))
+    out = torch.mean(x, axis=1, keepdims=True)
+    assert out.shape == (2, 1) and torch.equal(out.var, torch.full((2, 1), 0.25))

@@ -141,7 +141,7 @@ def table(records: dict[str, dict]) -> str:
         "# torchvision's classification networks",
         "",
         "Made by `python -m tools.torchvision_table`; what is tried is written at the top of that file.",
-        f"{len(working)} of {len(records)} work.",
+        f"{len(working)} of {len(records)} work; torchvision has {len(names())}.",
         "",
         "| network | works | layers with posterior | parameters | added by MNVI | image | mean off without noise |",
         "| --- | --- | --- | --- | --- | --- | --- |",

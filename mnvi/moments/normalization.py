@@ -40,7 +40,7 @@ def batch_norm(
     .. math:: E = \gamma\frac{\mu - m}{\sqrt{s + \epsilon}} + \beta, \qquad V = \frac{\gamma^2}{s + \epsilon}\,v
 
     In evaluation m and s are the running statistics. In training they are mean and (biased) variance of the means over
-    the batch; the running statistics are updated from them, once.
+    the batch; the running statistics are updated from them, once. The s in V counts as a constant in the backward pass.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...].

@@ -138,8 +138,18 @@ def cumsum(input: Gaussian, dim: int, *, dtype: torch.dtype | None = None, out: 
 
 
 @RULES.rule(*every("mean"))
-def mean(input: Gaussian, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, out: None = None) -> Gaussian:
+def mean(
+    input: Gaussian,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    out: None = None,
+) -> Gaussian:
     r"""Mean of :math:`n` entries: variance :math:`\frac{1}{n^2}\sum_i v_i`."""
+    dim, keepdim = axis if dim is None else dim, keepdim or keepdims
     dims = tuple(range(input.dim())) if dim is None or dim == () else dim
     average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
     count = 1

@@ -22,6 +22,8 @@ def _means(*values: Value) -> list[Tensor]:
 
 def _contract(function: Any, a: Value, b: Value) -> Gaussian:
     """A map linear in each of its two operands, in which no entry occurs twice in one output."""
+    if a is b:
+        raise ValueError("a matrix product of a Gaussian with itself: its factors are not independent")
     mean = function(*_means(a, b))
     dtype = next(x.var.dtype for x in (a, b) if isinstance(x, Gaussian))
     if torch.float64 in (mean.dtype, dtype):

@@ -39,7 +39,6 @@ def _normalised(moments: Callable) -> Callable:
 
 for _function, _moments in (
     (F.batch_norm, normalization.batch_norm),
-    (F.batch_norm, normalization.batch_norm),
     (F.layer_norm, normalization.layer_norm),
     (F.rms_norm, normalization.rms_norm),
     (torch.rms_norm, normalization.rms_norm),

@@ -32,6 +32,8 @@ def _rearrange(function: Callable) -> Callable:
         function = torch.unflatten  # the method is written in Python in a way that dynamo cannot follow
 
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        if function is Tensor.view and any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
+            raise TypeError("view: the bits of a Gaussian have no other meaning; convert it with x.to(dtype)")
         return Gaussian.trusted(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
 
     return answer
