@@ -47,6 +47,8 @@ def convert(
     A posterior has an effect where its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder
     and torchvision's Swin use weights without calling their layers; in the copy they are rewritten to call them (see
     :class:`mnvi.attention.MultiheadAttention`). A module of your own that reads ``layer.weight`` has to do the same.
+    Calls of ``x.mean(dim)`` in a module's methods are rewritten too, but not those in functions outside its class, such
+    as ``def gap(x): return x.mean((2, 3))``: write ``torch.mean(x, dim)`` there.
 
     Args:
         model: any module, a single layer included.
