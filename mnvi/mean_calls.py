@@ -79,9 +79,9 @@ def _adapt_attribute(attribute: Any) -> Any:
         return attribute if function is attribute.__func__ else type(attribute)(function)
     if type(attribute) is property:
         written = attribute.fget, attribute.fset, attribute.fdel
-        adapted = [_adapt_attribute(function) for function in written]
+        fget, fset, fdel = adapted = [_adapt_attribute(function) for function in written]
         unchanged = all(new is old for new, old in zip(adapted, written, strict=True))
-        return attribute if unchanged else property(*adapted, attribute.__doc__)
+        return attribute if unchanged else property(fget, fset, fdel, attribute.__doc__)
     return attribute
 
 
