@@ -1,5 +1,7 @@
 """What every rule is held to: sampling, the limit of zero variance, gradients, precision, compilers."""
 
+from collections.abc import Callable, Iterator
+
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -79,6 +81,46 @@ def assert_half_precision_keeps_the_variance(function, *args, **kwargs) -> None:
     out, expected = function(*low, **kwargs), function(*high, **kwargs)
     assert out.var.dtype == torch.float32
     torch.testing.assert_close(out.var, expected.var, rtol=1e-2, atol=1e-3)
+
+
+def extremes(*shape: int) -> Iterator[mnvi.Gaussian]:
+    """|μ|/σ up to 50, variances from 1e-12 to 1e6, in float32: each variance alone, then all of them side by side.
+
+    Means lie around zero, or far from it and close together, where differences lose their digits.
+    """
+    generator = torch.Generator().manual_seed(2)
+    draws = [torch.rand(shape, generator=generator) for _ in range(2)]
+    mixed = 10 ** (18 * torch.rand(shape, generator=generator) - 12)
+    for var in (*(torch.full(shape, 10.0**k) for k in range(-12, 7)), mixed):
+        for ratio in (0.0, 1.0, 8.0, 50.0):
+            yield mnvi.Gaussian(ratio * (2 * draws[0] - 1) * var.sqrt(), var)
+        yield mnvi.Gaussian((50 - draws[1]) * var.sqrt(), var)
+
+
+def assert_float32_keeps_the_digits_of_float64(function: Callable, x: mnvi.Gaussian, error: float) -> None:
+    """Errors relative to each result's own scale: |E| + √V for the mean, V for the variance."""
+    wide = mnvi.Gaussian(x.mean.double(), x.var.double())
+    out, exact = function(x), function(wide)
+    assert out.mean.dtype == out.var.dtype == torch.float32
+    smallest = torch.finfo(torch.float32).tiny / error  # below it float32 counts in steps of more than ``error``
+    mean_error = (out.mean - exact.mean).abs() / (exact.mean.abs() + exact.var.sqrt() + smallest)
+    var_error = (out.var - exact.var).abs() / (exact.var + smallest)
+    for name, found in (("mean", mean_error), ("variance", var_error)):
+        assert (found <= error).all(), (
+            f"{name} off by {found.max():.2g} of its scale, allowed {error:g}, for {_range(x)}"
+        )
+
+
+def assert_gradients_are_finite(function: Callable, x: mnvi.Gaussian) -> None:
+    leaves = x.mean.clone().requires_grad_(), x.var.clone().requires_grad_()
+    out = function(mnvi.Gaussian(*leaves))
+    for gradient in torch.autograd.grad(out.mean.sum() + out.var.sum(), leaves):
+        assert gradient.isfinite().all(), f"for {_range(x)}"
+
+
+def _range(x: mnvi.Gaussian) -> str:
+    ratio = (x.mean / x.var.sqrt()).abs()
+    return f"variances from {x.var.min():.2g} to {x.var.max():.2g}, |μ|/σ from {ratio.min():.2g} to {ratio.max():.2g}"
 
 
 def _is_gaussian(x) -> bool:

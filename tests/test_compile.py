@@ -45,15 +45,15 @@ def loss_and_gradients(step, model, x, y):
     return {"loss": loss.detach()} | {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def assert_compiled_step_equals_eager(network, shape, posterior, backend):
-    model = mnvi.convert(network, posterior).train()
+def assert_compiled_step_equals_eager(network, shape, posterior, backend, batch=6, dtype=torch.float32, error=2e-5):
+    model = mnvi.convert(network, posterior).to(dtype).train()
     step = training_step(model, mnvi.CategoricalLikelihood(num_samples=8))
     compiled = torch.compile(step, fullgraph=True, backend=backend)
-    x, y = torch.randn(6, *shape), torch.arange(6)
+    x, y = torch.randn(batch, *shape, dtype=dtype), torch.arange(batch)
     expected = loss_and_gradients(step, model, x, y)
     actual = loss_and_gradients(compiled, model, x, y)
-    for name, value in expected.items():  # relative to the largest entry: float32 sums in another order
-        torch.testing.assert_close(actual[name], value, rtol=0, atol=2e-5 * value.abs().max().item(), msg=name)
+    for name, value in expected.items():  # relative to the largest entry: sums are taken in another order
+        torch.testing.assert_close(actual[name], value, rtol=0, atol=error * value.abs().max().item(), msg=name)
 
 
 @pytest.mark.slow
@@ -64,6 +64,21 @@ def assert_compiled_step_equals_eager(network, shape, posterior, backend):
 def test_training_step_is_one_graph_with_the_losses_and_gradients_of_eager_mode(network, posterior):
     factory, shape = NETWORKS[network]
     assert_compiled_step_equals_eager(factory(), shape, POSTERIORS[posterior], backend="aot_eager")
+
+
+PAPER = {
+    "all_cnn": (mnvi.models.all_cnn, (3, 16, 16)),
+    "resnet18": (lambda: mnvi.models.resnet18(10, stem="cifar"), (3, 16, 16)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", PAPER)
+def test_training_step_of_the_papers_networks_is_one_graph_with_the_gradients_of_eager_mode(network):
+    factory, shape = PAPER[network]
+    assert_compiled_step_equals_eager(
+        factory(), shape, POSTERIORS["multiplicative"], "aot_eager", batch=2, dtype=torch.float64, error=1e-9
+    )
 
 
 @pytest.mark.slow

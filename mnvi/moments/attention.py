@@ -36,9 +36,12 @@ def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         (tensor([[0.5000, 0.5000]]), tensor([[0.0833, 0.0833]]))
     """
     logits = widened(mean)
+    # Where only differences count, large logits would swallow the digits of what is added to them below.
+    logits = logits - logits.amax(dim, keepdim=True).detach()
     p = torch.softmax(logits, dim)
     p = torch.softmax(logits + (0.5 - p) * (var / (1 + _DAMPING * var)), dim)
-    first_order, bound = p.square() * _log_variance(p, var, dim), p * (1 - p)
+    first_order = p * (p * _log_variance(p, var, dim))  # the square of p alone may underflow
+    bound = p * _others(p, dim)
     # Half the harmonic mean of the two; 0 where both are.
     variance = first_order * (bound / (first_order + bound).clamp(min=torch.finfo(var.dtype).tiny))
     return p.to(mean.dtype), variance
@@ -92,7 +95,13 @@ def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bo
 
 
 def _log_variance(p: Tensor, var: Tensor, dim: int) -> Tensor:
-    """First-order variance of log p; the sum is split so that nothing is subtracted where p is near 1."""
-    weighted = p.square() * var
-    others = weighted.sum(dim, keepdim=True) - weighted
-    return (1 - p).square() * var + others.clamp(min=0)
+    """First-order variance of log p."""
+    return _others(p, dim).square() * var + _others(p.square() * var, dim)
+
+
+def _others(x: Tensor, dim: int) -> Tensor:
+    """The sum of all other entries, for x ≥ 0: their total without the largest, so that nothing cancels beside it."""
+    largest = x.amax(dim, keepdim=True)
+    leads = x == largest
+    rest = x.masked_fill(leads, 0.0).sum(dim, keepdim=True)
+    return (leads.sum(dim, keepdim=True) * largest - x) + rest
