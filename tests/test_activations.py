@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -180,6 +181,7 @@ class TestNormalCDF(ElementwiseConformance):
 class TestGELU(ElementwiseConformance):
     function = F.gelu
     steepest = 1.13
+    var_error = 2e-9
 
 
 class TestGELUTanh(ElementwiseConformance):
@@ -359,7 +361,6 @@ ALL = [
     nn.GELU("tanh"), nn.Sigmoid(), nn.Tanh(), nn.SiLU(), nn.Mish(), nn.Softplus(), nn.LogSigmoid(), nn.Tanhshrink(),
     nn.Softsign(),
 ]  # fmt: skip
-HOT = [nn.ReLU6(), nn.Hardsigmoid(), nn.Hardswish(), nn.Sigmoid(), nn.SiLU(), nn.GELU()]
 
 
 class Each(nn.Module):
@@ -388,8 +389,8 @@ def test_all_compile_into_one_graph(option):
 
 
 @pytest.mark.slow
-def test_compiled_gradients_of_those_in_large_networks_agree():
-    inputs, network = inputs_and_networks(HOT)
+def test_compiled_gradients_agree():
+    inputs, network = inputs_and_networks([nn.SiLU()])  # one that has everything: closed form, nodes and a choice
     compiled = torch.compile(network, fullgraph=True)
     gradients = []
     for model in (network, compiled):
@@ -406,9 +407,8 @@ def test_all_export():
 
 
 @pytest.mark.slow
-def test_all_run_in_onnxruntime(tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    inputs, network = inputs_and_networks(ALL)
+def test_those_of_torchvision_run_in_onnxruntime(tmp_path):
+    inputs, network = inputs_and_networks([nn.ReLU6(), nn.Hardsigmoid(), nn.Hardswish(), nn.SiLU(), nn.GELU()])
     file = tmp_path / "activations.onnx"
     torch.onnx.export(network, inputs, dynamo=True, verbose=False).save(file)
     session = onnxruntime.InferenceSession(file)

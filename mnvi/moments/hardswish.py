@@ -10,8 +10,8 @@ from mnvi.moments.quadrature import column, gauss_legendre
 
 _WIDE = 3.0  # σ from which the bump between -3 and 3 is integrated, since the polynomial's variance σ⁴ cancels there
 _NODES, _WEIGHTS = zip(*((3 * node, 3 * weight) for node, weight in gauss_legendre(4)), strict=True)
-_HEIGHTS = [-z * (3 - z) / 6 for z in _NODES]  # of the bump
-_TILTS = [-(3 - 2 * z) / 6 for z in _NODES]
+_BUMP = [-z * (3 - z) / 6 for z in _NODES]
+_TILT = [(2 * z - 3) / 6 for z in _NODES]
 
 
 @lean
@@ -47,53 +47,46 @@ def hardswish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 def _narrow(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """E, V and E[f'] for m <= 0."""
-    left = _tail_moments(distance(m + 3, sigma), sigma)
-    right = _tail_moments(distance(3 - m, sigma), sigma)
-    k1, k2, slope_k, curve_k, cross = _hinge(right, sigma)
+    left_a, right_a = distance(m + 3, sigma), distance(3 - m, sigma)
+    left, right = _tail_moments(left_a), _tail_moments(right_a)
+    k1, k2, slope_k, curve_k = _hinge(right_a, right, var, sigma)
 
     # -3 < m: the polynomial less a hinge on either side
-    l1, l2, slope_l, curve_l, _ = _hinge(left, sigma)
+    l1, l2, slope_l, curve_l = _hinge(left_a, left, var, sigma)
     steep = (2 * m + 3) / 6
-    inside_mean = m * (m + 3) / 6 + var / 6 - l1 - k1
+    hinges = l1 + k1
     along = steep * (slope_k - slope_l) + (curve_k + curve_l) * var / 6  # Cov(polynomial, hinges)/σ²
-    inside_var = var * (steep * steep + var / 18 - 2 * along) + l2 + k2 - (l1 + k1).square()
-    inside_slope = steep - slope_k + slope_l
+    inside_mean = m * (m + 3) / 6 + var / 6 - hinges
+    inside_var = var * (steep * steep + var / 18 - 2 * along) + l2 + k2 - hinges * hinges
 
-    # m < -3: zero, then (s² - 3s)/6 above -3, less the right hinge
-    q, first, second, third, fourth, _ = left
-    outside_mean = (second - 3 * first) / 6 - k1
-    outside_square = (fourth - 6 * third + 9 * second) / 36 - k2 - cross
-    outside_var = outside_square - outside_mean.square()
-    outside_slope = (2 * first - 3 * q) / 6 - slope_k
+    # m < -3: zero, then (r² - 3r)/6 at r above -3, less the right hinge
+    q, m1, m2, m3, m4 = left
+    outside_mean = sigma * (sigma * m2 - 3 * m1) / 6 - k1
+    excess = sigma * (var * right[3] + 6 * sigma * right[2] + 9 * right[1]) / 3  # E[(2r + 6) k(r)] above 3
+    outside_var = var * (var * m4 - 6 * sigma * m3 + 9 * m2) / 36 - k2 - excess - outside_mean * outside_mean
 
     inside = m > -3
     return (
         choose(inside, inside_mean, outside_mean),
         choose(inside, inside_var, outside_var),
-        choose(inside, inside_slope, outside_slope),
+        choose(inside, steep + slope_l, (2 * sigma * m1 - 3 * q) / 6) - slope_k,
     )
 
 
-def _tail_moments(a: Tensor, sigma: Tensor) -> tuple[Tensor, ...]:
-    """E[R^k] for k = 0..4, R = σ(X - a)+, and the density at the kink."""
+def _tail_moments(a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """E[(X - a)₊^k] for k = 0..4."""
     m0, m1 = tail_and_excess(a)
     m2 = m0 - a * m1
     m3 = 2 * m1 - a * m2
-    m4 = 3 * m2 - a * m3
-    square = sigma * sigma
-    return m0, sigma * m1, square * m2, square * sigma * m3, square * square * m4, density(a) / sigma
+    return m0, m1, m2, m3, 3 * m2 - a * m3
 
 
-def _hinge(moments: tuple[Tensor, ...], sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """E[k], E[k²], E[k'], E[k''] and E[(2r + 6)k] of k(r) = (r² + 3r)/6."""
-    m0, m1, m2, m3, m4, peak = moments
-    return (
-        (m2 + 3 * m1) / 6,
-        (m4 + 6 * m3 + 9 * m2) / 36,
-        (2 * m1 + 3 * m0) / 6,
-        m0 / 3 + peak / 2,
-        (m3 + 6 * m2 + 9 * m1) / 3,
-    )
+def _hinge(a: Tensor, moments: tuple[Tensor, ...], var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """E[k], E[k²], E[k'] and E[k''] of k(r) = (r² + 3r)/6, r beyond the kink."""
+    m0, m1, m2, m3, m4 = moments
+    first = sigma * (sigma * m2 + 3 * m1) / 6
+    second = var * (var * m4 + 6 * sigma * m3 + 9 * m2) / 36
+    return first, second, (2 * sigma * m1 + 3 * m0) / 6, m0 / 3 + (m1 + a * m0) / (2 * sigma)
 
 
 def _wide(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,11 +94,12 @@ def _wide(m: Tensor, var: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor
     a = distance(m, sigma)
     q, t = tail_and_excess(a)
     rectified = sigma * t
+    nodes, height = column(_NODES, m), column(_BUMP, m)
     weights = column(_WEIGHTS, m) / sigma
-    up, down = (weights * density((column(z, m) - m) / sigma) for z in (_NODES, [-z for z in _NODES]))
-    height, tilt, nodes = column(_HEIGHTS, m), column(_TILTS, m), column(_NODES, m)
-    bump = (height * (up + down)).sum(0)
-    square = (height * (height * (up + down) + 2 * nodes * up)).sum(0)  # E[h² + 2 relu·h]
-    slope = (tilt * (up - down)).sum(0)
+    up, down = weights * density((nodes - m) / sigma), weights * density((nodes + m) / sigma)
+    masses = height * (up + down)
+    bump = masses.sum(0)
+    square = (height * (masses + 2 * nodes * up)).sum(0)  # E[h² + 2h·relu]
+    slope = (column(_TILT, m) * (up - down)).sum(0)
     variance = var * (q - t * (t + a)) + square - bump * (2 * rectified + bump)
     return rectified + bump, variance, q + slope
