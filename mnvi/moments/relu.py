@@ -24,6 +24,8 @@ _INV_SQRT_2PI = 0.3989422804014327
 _SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32 without being seen in any result
 _BLOCK = 1 << 16  # elements; a few arrays of this size stay in the cache
 _BLOCKED_FROM = 1 << 18
+_FAR = 9.0  # standard deviations from which on nothing changes; exp and erfc are slow where they underflow
+_FAR_IN_FLOAT64 = 37.0
 _MILLS_SCALE = 0.25455844
 _MILLS = (
     0.25455845, 0.254557781, 0.238059556, 0.205438968, 0.154063934,
@@ -167,15 +169,16 @@ def _blocks(tensors: Sequence[Tensor], scratch: int) -> Iterator[tuple[Tensor, .
 def _blocked(mean: Tensor, var: Tensor, for_backward: bool) -> list[Tensor]:
     """:func:`_formula` without large intermediate arrays; Φ and φ/σ only for a backward pass."""
     outputs = [torch.empty_like(mean) for _ in range(4 if for_backward else 2)]
-    for m, v, e, s, *rest in _blocks([mean, var, *outputs], scratch=5):
-        size, tail, density, cdf, sigma = rest[-5:]
+    far = _FAR if mean.dtype == torch.float32 else _FAR_IN_FLOAT64
+    for m, v, e, s, *rest in _blocks([mean, var, *outputs], scratch=6):
+        size, tail, density, cdf, sigma, side = rest[-6:]
         torch.clamp(v, min=_SMALLEST_VARIANCE, out=sigma).sqrt_()
-        torch.div(m, sigma, out=cdf)
-        torch.abs(cdf, out=size)
+        torch.div(m, sigma, out=size).abs_().clamp_(max=far)
         torch.mul(size, _SQRT_HALF, out=tail)
         torch.mul(tail, tail, out=density).neg_().exp_().mul_(_INV_SQRT_2PI)
         tail.erfc_().mul_(0.5)
-        torch.where(cdf >= 0, 1 - tail, tail, out=cdf)
+        torch.ge(m, 0, out=side)
+        torch.lerp(tail, 1 - tail, side, out=cdf)  # as torch.where, to the last bit, but without branches
         torch.addcmul(density, size, tail, value=-1, out=tail).clamp_(min=0)  # the excess t
         torch.clamp(m, min=0, out=e).addcmul_(sigma, tail)
         size.add_(tail).mul_(tail)
