@@ -40,8 +40,9 @@ def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     logits = logits - logits.amax(dim, keepdim=True).detach()
     p = torch.softmax(logits, dim)
     p = torch.softmax(logits + (0.5 - p) * (var / (1 + _DAMPING * var)), dim)
-    first_order = p * (p * _log_variance(p, var, dim))  # the square of p alone may underflow
-    bound = p * _others(p, dim)
+    not_p = _others(p, dim)
+    first_order = p * (p * _log_variance(p, not_p, var, dim))  # the square of p alone may underflow
+    bound = p * not_p
     # Half the harmonic mean of the two; 0 where both are.
     variance = first_order * (bound / (first_order + bound).clamp(min=torch.finfo(var.dtype).tiny))
     return p.to(mean.dtype), variance
@@ -65,7 +66,7 @@ def log_softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         (tensor([[-0.9431, -0.9431]]), tensor([[0.5000, 0.5000]]))
     """
     p = torch.softmax(widened(mean), dim)
-    return mean - logsumexp(mean, var, dim, keepdim=True)[0], _log_variance(p, var, dim)
+    return mean - logsumexp(mean, var, dim, keepdim=True)[0], _log_variance(p, _others(p, dim), var, dim)
 
 
 def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -94,9 +95,9 @@ def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bo
     return expectation.to(mean.dtype), variance
 
 
-def _log_variance(p: Tensor, var: Tensor, dim: int) -> Tensor:
+def _log_variance(p: Tensor, not_p: Tensor, var: Tensor, dim: int) -> Tensor:
     """First-order variance of log p."""
-    return _others(p, dim).square() * var + _others(p.square() * var, dim)
+    return not_p.square() * var + _others(p.square() * var, dim)
 
 
 def _others(x: Tensor, dim: int) -> Tensor:
