@@ -105,7 +105,7 @@ class RuleTable:
         name = _name(function)
         missing = f"no rule for {name} on a {self._value_name}; "
         if hint := _HINTS.get(name.rpartition(".")[2]):
-            return missing + hint
+            return f"{missing}{hint}. If it does have a meaning, give it a rule with @{self._decorator}({name})"
         shortcut = f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
         if self._value_name != "Gaussian":
             shortcut = ""
