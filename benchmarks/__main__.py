@@ -50,22 +50,25 @@ def main() -> None:
         parser.error("the deterministic eager network is what everything is compared with: leave it in")
 
     torch.manual_seed(0)
-    records = []
-    for model in arguments.models:
-        torch.compiler.reset()
-        records += measure(model, arguments.methods, arguments.modes, arguments.batch, arguments.rounds)
-        print(markdown(model, ratios([r for r in records if r["model"] == model])), flush=True)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
         "torch": torch.__version__,
         "batch": arguments.batch,
         "rounds": arguments.rounds,
-        "records": records,
     }
-    temporary = arguments.output.with_suffix(".tmp")
+    records: list[dict] = []
+    for model in arguments.models:
+        torch.compiler.reset()
+        records += measure(model, arguments.methods, arguments.modes, arguments.batch, arguments.rounds)
+        print(markdown(model, ratios([r for r in records if r["model"] == model])), flush=True)
+        write(arguments.output, {**document, "records": records})  # after every model, so that a stop loses one at most
+
+
+def write(path: Path, document: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(temporary, arguments.output)
+    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""The benchmark commands measure what they say, and the README shows what they wrote."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import mnvi
+from benchmarks import stability
+from benchmarks.subjects import Subject
+from benchmarks.tables import README, RESULTS, ratios, rendered
+from benchmarks.timing import interleaved, kept_for_backward
+
+
+def test_every_step_takes_its_turn_in_every_round() -> None:
+    calls: list[str] = []
+    times = interleaved([lambda: calls.append("a"), lambda: calls.append("b")], rounds=3)
+    assert "".join(calls) == "aabb" + "ababab"
+    assert all(time >= 0 for time in times)
+
+
+def test_memory_counts_what_autograd_holds_and_no_parameter() -> None:
+    subject = Subject("lenet", "deterministic", "eager", "training", batch=2)
+    batch = 2 * 4  # bytes of one number of each of two images
+    least = batch * (28 * 28 + 32 * 24 * 24 + 64 * 8 * 8)  # inputs of the convolutions, outputs of their ReLUs
+    assert least < kept_for_backward(subject) < 4 * least
+
+
+def test_ratios_are_to_the_eager_and_to_the_best_deterministic_network() -> None:
+    times = {("deterministic", "eager"): 4.0, ("deterministic", "compiled"): 2.0, ("mnvi", "compiled"): 6.0}
+    records = [
+        {"method": method, "mode": mode, "quantity": quantity, "milliseconds": time}
+        for (method, mode), time in times.items()
+        for quantity in ("inference", "training", "memory")
+    ]
+    (row,) = [r for r in ratios(records) if r["method"] == "mnvi" and r["quantity"] == "inference"]
+    assert (row["to_eager"], row["to_best"]) == (1.5, 3.0)
+
+
+def test_the_readme_shows_the_recorded_figures() -> None:
+    assert rendered(json.loads(Path(RESULTS).read_text())) in README.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_resnet_trains_on_real_images_with_finite_falling_losses(autocast: bool) -> None:
+    x, y = stability.digits(side=16)
+    losses = stability.train(x, y, mnvi.MultiplicativeNoise(1e-4), autocast, steps=16, batch=8)
+    assert stability.falls(losses), losses
+
+
+def test_a_loss_that_is_not_finite_or_rises_is_a_failure() -> None:
+    assert stability.falls([3.0, 2.0, 1.0])
+    assert not stability.falls([1.0, 2.0, 3.0])
+    assert not stability.falls([3.0, float("nan"), 1.0])
+
+
+def test_digits_are_standardised_colour_images() -> None:
+    x, y = stability.digits()
+    assert x.shape == (1797, 3, 32, 32) and set(y.tolist()) == set(range(10))
+    assert x.mean().abs() < 0.1 and torch.isfinite(x).all()
+
+
+# Ratios to the eager deterministic network of the implementation that the paper's authors published.
+RELEASED = {
+    "lenet": {"inference": 5.4, "training": 3.7, "memory": 9.7},
+    "all_cnn": {"inference": 4.5, "training": 2.5, "memory": 13.0},
+    "resnet18": {"inference": 2.85, "training": 2.75, "memory": 8.6},
+}
+
+
+@pytest.mark.parametrize("model", RELEASED)
+def test_the_recorded_figures_are_better_than_the_released_implementations(model: str) -> None:
+    records = [r for r in json.loads(Path(RESULTS).read_text())["records"] if r["model"] == model]
+    for quantity, bar in RELEASED[model].items():
+        ours = min(r["to_eager"] for r in ratios(records) if r["method"] == "mnvi" and r["quantity"] == quantity)
+        assert ours < bar, quantity
