@@ -141,7 +141,7 @@ def table(records: dict[str, dict]) -> str:
         "# torchvision's classification networks",
         "",
         "Made by `python -m tools.torchvision_table`; what is tried is written at the top of that file.",
-        f"{len(working)} of {len(records)} work; torchvision has {len(names())}.",
+        f"{len(working)} of the {len(records)} tried work; torchvision has {len(names())}.",
         "",
         "| network | works | layers with posterior | parameters | added by MNVI | image | mean off without noise |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -153,6 +153,7 @@ def table(records: dict[str, dict]) -> str:
         else:
             cells = [f"no: {r['reason']}", "", "", "", "", ""]
         lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    lines += [f"| {name} | not run here |" + " |" * 5 for name in names() if name not in records]
     return "\n".join(lines) + "\n"
 
 
