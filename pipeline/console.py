@@ -1,0 +1,72 @@
+"""What a stage shows: progress on a terminal, one line where it is not one, and errors without a traceback."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from pipeline.errors import StudyError
+
+INTERRUPTED = 130
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a stage and turns what the user can mend into a message and an exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))
+    try:
+        main()
+    except StudyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def say(message: str) -> None:
+    """A line that does not disturb a progress bar."""
+    tqdm.write(message, file=sys.stderr)
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    EVERY = 60.0  # seconds between lines where there is no terminal
+
+    def __init__(self, what: str, total: int, unit: str, done: int = 0) -> None:
+        self.what, self.total, self.unit, self.done = what, total, unit, done
+        self._terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            desc=what, total=total, unit=unit, initial=done, disable=not self._terminal, file=sys.stderr, leave=False
+        )
+        self._shown = time.monotonic()
+
+    def advance(self, steps: int = 1, **figures: Any) -> None:
+        self.done += steps
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in figures.items()}
+        if figures:
+            self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(steps)
+        now = time.monotonic()
+        if not self._terminal and (now - self._shown > self.EVERY or self.done == self.total):
+            self._shown = now
+            extra = "".join(f", {name} {value}" for name, value in shown.items())
+            say(f"{self.what}: {self.done}/{self.total} {self.unit}{extra}")
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+@contextmanager
+def progress(what: str, total: int, unit: str, done: int = 0) -> Iterator[Progress]:
+    bar = Progress(what, total, unit, done)
+    try:
+        yield bar
+    finally:
+        bar.close()

@@ -1,0 +1,104 @@
+"""Files that are either whole or not there: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from pipeline.errors import StudyError
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` for a file or a folder, which takes its place when the block ends well."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise StudyError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space or make its folder writable, "
+            "then run the same command again"
+        ) from error
+    finally:
+        remove(temporary)
+
+
+def remove(path: str | Path) -> None:
+    """Deletes a file or a folder, if there is one."""
+    path = Path(path)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=1, allow_nan=True) + "\n")
+
+
+def write_yaml(path: str | Path, value: Any) -> None:
+    write_text(path, yaml.safe_dump(value, sort_keys=False))
+
+
+def write_tensors(path: str | Path, value: Any) -> None:
+    """Anything that ``torch.load(weights_only=True)`` reads back."""
+    with replacing(path) as temporary:
+        try:
+            torch.save(value, temporary)
+        except RuntimeError as error:  # torch's writer reports a full disk in its own words
+            raise OSError(str(error).splitlines()[0]) from error
+
+
+def read_text(path: str | Path, made_by: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise StudyError(f"{path}: no such file; it is made by `{made_by}`") from error
+
+
+def read_json(path: str | Path, made_by: str) -> Any:
+    try:
+        return json.loads(read_text(path, made_by))
+    except json.JSONDecodeError as error:
+        raise StudyError(f"{path}: not JSON ({error}); delete it and run `{made_by}` again") from error
+
+
+def read_yaml(path: str | Path, made_by: str) -> Any:
+    try:
+        return yaml.safe_load(read_text(path, made_by))
+    except yaml.YAMLError as error:
+        raise StudyError(f"{path}: not YAML ({error}); delete it and run `{made_by}` again") from error
+
+
+def read_tensors(path: str | Path, made_by: str) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise StudyError(f"{path}: no such file; it is made by `{made_by}`") from error
+    except Exception as error:  # torch.load raises a different kind for every way a file can be broken
+        raise StudyError(f"{path}: cannot be read ({error}); delete it and run `{made_by}` again") from error
+
+
+def sha256(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
