@@ -1,0 +1,69 @@
+"""Where work is sent: a Ray cluster that the user names, or one of our own on this machine.
+
+``RAY_ADDRESS`` (``host:port``, ``ray://host:port`` or ``auto``) joins a running cluster, on whose nodes this project is
+installed. Without it every stage starts a private Ray that listens on the loopback interface only and ends with the
+stage; one that an earlier, killed stage may have left is never joined. ``MNVI_VERBOSE=1`` shows what Ray and its
+workers print.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.errors import StudyError
+
+# Ray reads these when it is imported or started; what the user has set stays.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # trials find relative paths where the stage does
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the stage, not Tune's own farewell
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+}
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """Ray for the length of a block; inside another such block, that one's."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
+    logs = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
+    try:
+        if address:
+            _join(address, logs)
+        else:
+            ray.init(
+                address="local", num_cpus=os.cpu_count(), include_dashboard=False, _node_ip_address="127.0.0.1", **logs
+            )
+        yield
+    finally:
+        ray.shutdown()
+
+
+def cpus() -> int:
+    """How many tasks of one CPU the connected cluster runs at a time."""
+    import ray
+
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def _join(address: str, logs: dict[str, bool | str]) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, **logs)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise StudyError(
+            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); start one with `ray start --head`, "
+            "or unset RAY_ADDRESS to use this machine alone"
+        ) from error

@@ -1,0 +1,125 @@
+"""Networks are trained in chunks, each one Ray task; a finished chunk is a file, and never trained again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from pipeline import cluster, files
+from pipeline.console import progress
+from pipeline.params import Cell
+from pipeline.regression import networks
+from pipeline.regression.folds import Fold
+from pipeline.regression.networks import Replica
+
+# Networks in a task. DVI keeps a covariance matrix of the hidden units for every row of a batch.
+SIZE = {"dvi": 20}
+USUAL_SIZE = 50
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The fixed plan of a cell's training: it depends on no machine, and so neither do the numbers."""
+
+    cell: Cell
+    folds: list[Fold]
+    parts: list[list[Replica]]
+    folder: Path
+    fingerprint: str
+
+    @classmethod
+    def of(cls, cell: Cell, folds: list[Fold], plan: Sequence[Replica], digest: str) -> Chunks:
+        size = SIZE.get(cell.method, USUAL_SIZE)
+        parts = [list(plan[start : start + size]) for start in range(0, len(plan), size)]
+        depends_on = [cell.fingerprint("train"), digest, [[asdict(network) for network in part] for part in parts]]
+        fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
+        return cls(cell, folds, parts, cell.state("train") / "chunks", fingerprint)
+
+    def finished(self) -> dict[int, dict[str, Any]]:
+        """What earlier runs left; files that other settings or data made are deleted."""
+        found = {}
+        for index in range(len(self.parts)):
+            path = self._path(index)
+            if not path.exists():
+                continue
+            result = files.read_tensors(path, made_by=f"python -m pipeline.train {self.cell.name}")
+            if result["fingerprint"] == self.fingerprint:
+                found[index] = result
+            else:
+                files.remove(path)
+        return found
+
+    def save(self, index: int, result: dict[str, Any]) -> None:
+        files.write_tensors(self._path(index), {**result, "fingerprint": self.fingerprint})
+
+    def _path(self, index: int) -> Path:
+        return self.folder / f"{index:04}.pt"
+
+
+def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Trains what is not finished and returns all results in the order of the plan.
+
+    Args:
+        report: told each chunk that ends, with its result.
+    """
+    results = chunks.finished()
+    epochs = chunks.cell.experiment.epochs
+    total, done = (epochs * sum(len(chunks.parts[i]) for i in some) for some in (range(len(chunks.parts)), results))
+    waiting = deque(index for index in range(len(chunks.parts)) if index not in results)
+    if not waiting:
+        return [results[index] for index in sorted(results)]
+    with cluster.connected(), progress(f"train {chunks.cell.name}", total, "network epochs", done) as bar:
+        board = _Board.remote()
+        cell, folds = ray.put(chunks.cell), ray.put(chunks.folds)
+        running: dict[ray.ObjectRef[Any], int] = {}
+        most = cluster.cpus()
+        while waiting or running:
+            while waiting and len(running) < most:
+                index = waiting.popleft()
+                running[_train_chunk.remote(cell, folds, chunks.parts[index], board)] = index
+            ended, _ = ray.wait(list(running), timeout=0.5)
+            bar.advance(done + ray.get(board.steps.remote()) - bar.done)
+            for task in ended:
+                index = running.pop(task)
+                results[index] = ray.get(task)
+                chunks.save(index, results[index])
+                report(index, results[index])
+    return [results[index] for index in sorted(results)]
+
+
+@ray.remote(num_cpus=0)
+class _Board:
+    """Where tasks write how far they are."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def advance(self, steps: int) -> None:
+        self._steps += steps
+
+    def steps(self) -> int:
+        return self._steps
+
+
+@ray.remote(num_cpus=1)
+def _train_chunk(cell: Cell, folds: list[Fold], part: list[Replica], board: Any) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    began, cpu = time.time(), time.process_time()
+    trained = networks.train(cell, part, folds, lambda *_: board.advance.remote(len(part)))
+    return {
+        "state": trained.state,
+        "failures": trained.failures,
+        "losses": trained.losses,
+        "began": began,
+        "ended": time.time(),
+        "cpu_seconds": time.process_time() - cpu,
+    }

@@ -1,0 +1,92 @@
+"""Scores of a regression cell on its test folds: per fold and run, then over runs as the paper's table has them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline import files, tracking
+from pipeline.console import progress
+from pipeline.params import Cell
+from pipeline.regression import folds, networks
+from pipeline.regression.predictions import LEVELS, Judged, all_scores, judge
+from pipeline.regression.training import chosen
+
+METRICS = ("log_likelihood", "rmse", *(f"coverage_{level}" for level in LEVELS))
+
+
+def run(cell: Cell) -> None:
+    cell = chosen(cell)
+    made_by = f"python -m pipeline.train {cell.name}"
+    training = files.read_json(cell.model / "training.json", made_by)
+    saved = files.read_tensors(cell.model / "replicas.pt", made_by)
+    table, tests = folds.load(cell)
+    parts = folds.test_folds(table, tests[: training["folds"]])
+    plan = networks.plan(cell, training["folds"], training["runs"])
+    trained = networks.restore(cell, plan, parts, saved["state"])
+    with tracking.run(cell, "evaluate", state=cell.state("evaluate")) as tracked:
+        judged = []
+        with progress(f"evaluate {cell.name}", training["folds"] * training["runs"], "predictions") as bar:
+            for one in judge(cell, plan, parts, trained, saved["failures"], all_scores):
+                judged.append(one)
+                bar.advance()
+        scores = _scores(cell, training, judged)
+        flat = _flat(scores)
+        files.write_json(cell.evaluate / "scores.json", scores)
+        files.write_json(cell.evaluate / "metrics.json", flat)
+        tracked.metrics(flat, step=0)
+        tracked.artifact(cell.evaluate / "scores.json")
+
+
+def summary(per_fold: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    """A run's value is the mean over its folds; mean and sample deviation are over runs.
+
+    Args:
+        per_fold: [run][fold], None where a network failed; a run without any value is left out.
+    """
+    runs = [[value for value in run if value is not None] for run in per_fold]
+    values = [statistics.fmean(run) for run in runs if run]
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "values": values,
+    }
+
+
+def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged]) -> dict[str, Any]:
+    found = {(one.run, one.fold): one.scores for one in judged}
+    per_fold = {
+        name: [
+            [scores[name] if (scores := found[run, fold]) else None for fold in range(training["folds"])]
+            for run in range(training["runs"])
+        ]
+        for name in METRICS
+    }
+    return {
+        "kind": cell.kind,
+        "data": cell.experiment.data,
+        "experiment": cell.experiment.name,
+        "method": cell.method,
+        "network": cell.experiment.network,
+        "complete": training["complete"],
+        "runs": training["runs"],
+        "folds": training["folds"],
+        "epochs": training["epochs"],
+        "seconds": training["seconds"],
+        "num_parameters": training["num_parameters"],
+        "hyperparameters": training["hyperparameters"],
+        "metrics": {name: summary(values) for name, values in per_fold.items()},
+        "per_fold": per_fold,
+        "failed": [{"fold": one.fold, "run": one.run, "epoch": one.epoch} for one in judged if one.scores is None],
+        "missing": None,
+    }
+
+
+def _flat(scores: dict[str, Any]) -> dict[str, float]:
+    """Numbers alone; a deviation that a single run does not have is left out."""
+    flat = {}
+    for name, value in scores["metrics"].items():
+        flat |= {name: value["mean"], f"{name}_std": value["std"]}
+    flat |= {"seconds": scores["seconds"], "num_parameters": scores["num_parameters"], "failed": len(scores["failed"])}
+    return {name: number for name, number in flat.items() if number is not None}

@@ -1,0 +1,68 @@
+"""The parts of a table that one network sees: rows to learn from and rows to be judged on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.data import Table, load_table
+from pipeline.params import Cell
+
+VALIDATION = 0.1  # part of a training fold that the search holds out
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Inputs standardised by the mean and deviation of the training rows; targets in their own units; float32."""
+
+    x: Tensor  # [rows, features]
+    y: Tensor  # [rows]
+    held_x: Tensor
+    held_y: Tensor
+
+
+def seed(*what: object) -> int:
+    """A seed that depends on nothing but its name, so that adding runs or folds changes none of the others."""
+    digest = hashlib.sha256(" ".join(map(str, what)).encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def load(cell: Cell) -> tuple[Table, list[Tensor]]:
+    """The cell's table and the test rows of the folds that its limits leave."""
+    table = load_table(cell.data)
+    return table, table.tests[: cell.study.regression.folds]
+
+
+def test_folds(table: Table, tests: list[Tensor]) -> list[Fold]:
+    """Learn from everything outside a fold, be judged on the fold."""
+    return [_fold(table, _others(table, rows), rows) for rows in tests]
+
+
+def validation_folds(table: Table, tests: list[Tensor]) -> list[Fold]:
+    """The same without the test rows: a part of the training rows takes their place."""
+    folds = []
+    for index, rows in enumerate(tests):
+        training = _others(table, rows)
+        generator = torch.Generator().manual_seed(seed("validation", index))
+        shuffled = training[torch.randperm(len(training), generator=generator)]
+        held = max(1, round(VALIDATION * len(training)))
+        folds.append(_fold(table, shuffled[held:].sort().values, shuffled[:held].sort().values))
+    return folds
+
+
+def _others(table: Table, rows: Tensor) -> Tensor:
+    outside = torch.ones(len(table.y), dtype=torch.bool)
+    outside[rows] = False
+    return outside.nonzero().squeeze(1)
+
+
+def _fold(table: Table, training: Tensor, held: Tensor) -> Fold:
+    x, y = torch.as_tensor(table.x), torch.as_tensor(table.y)
+    mean, std = x[training].mean(0), x[training].std(0, correction=0)
+    std = torch.where(std > 0, std, 1.0)  # a column that happens to be constant within the fold
+    x = ((x - mean) / std).float()
+    y = y.float()
+    return Fold(x[training], y[training], x[held], y[held])

@@ -1,0 +1,117 @@
+"""A cell's networks: which there are, and how each is built, trained and brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mnvi
+from mnvi import replicas
+from pipeline.params import Cell
+from pipeline.regression.folds import Fold, seed
+
+SAMPLING = ("mc_mfvi", "mc_dropout")
+NOT_BAYESIAN = ("deterministic", "mc_dropout", "ensemble")
+# What sampling methods predict with unless their hyperparameters say otherwise; passes at once bound the memory.
+PREDICTION = {"num_samples": 100, "chunk": 20}
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One network of a cell. An ensemble has several for each fold and run, other methods one."""
+
+    fold: int
+    run: int
+    member: int = 0
+
+    @property
+    def seed(self) -> int:
+        """Of initialisation, shuffling and noise: the same for every method and data set."""
+        return seed("fold", self.fold, "run", self.run, "member", self.member)
+
+    def __str__(self) -> str:
+        return f"fold {self.fold}, run {self.run}" + (f", member {self.member}" if self.member else "")
+
+
+def plan(cell: Cell, folds: int, runs: int) -> list[Replica]:
+    """All networks of a cell, run after run."""
+    return [Replica(f, r, m) for r in range(runs) for f in range(folds) for m in range(members(cell))]
+
+
+def members(cell: Cell) -> int:
+    return int(cell.hyperparameters.get("num_members", 5)) if cell.method == "ensemble" else 1
+
+
+def recipe(cell: Cell) -> replicas.Recipe:
+    it = cell.experiment
+    return replicas.Recipe(
+        epochs=it.epochs,
+        batch_size=it.batch_size,
+        learning_rate=it.learning_rate,
+        optimizer=it.optimizer,
+        momentum=it.momentum,
+        nesterov=it.nesterov,
+        weight_decay=it.weight_decay,
+        milestones=it.milestones,
+        gamma=it.gamma,
+        clip=it.clip,
+    )
+
+
+def builder(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold]) -> Callable[[int], mnvi.Objective]:
+    """A function that makes the k-th network with its loss."""
+
+    def build(k: int) -> mnvi.Objective:
+        fold = folds[networks[k].fold]
+        method, arguments = _method(cell, networks[k])
+        dropout = cell.hyperparameters.get("dropout", 0.0)
+        net = mnvi.methods.build(
+            method, lambda: mnvi.models.mlp(fold.x.shape[1], cell.experiment.hidden, dropout=dropout), **arguments
+        )
+        kappa = 0.0 if cell.method in NOT_BAYESIAN else mnvi.StepSchedule(cell.experiment.kappa)
+        return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=len(fold.y), kappa=kappa))
+
+    return build
+
+
+def train(
+    cell: Cell,
+    networks: Sequence[Replica],
+    folds: Sequence[Fold],
+    progress: Callable[[int, Tensor], None] | None = None,
+) -> replicas.Replicas:
+    """Trains these networks together."""
+    data = [(folds[network.fold].x, folds[network.fold].y) for network in networks]
+    seeds = [network.seed for network in networks]
+    with paper_options():
+        return replicas.train(builder(cell, networks, folds), data, seeds, recipe(cell), progress=progress)
+
+
+def restore(
+    cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold], state: dict[str, Tensor]
+) -> replicas.Replicas:
+    """Trained networks from their saved state."""
+    return replicas.load(builder(cell, networks, folds), [network.seed for network in networks], state)
+
+
+def num_parameters(cell: Cell, folds: Sequence[Fold]) -> int:
+    """Of everything that one prediction takes: an ensemble counts with all its members."""
+    with torch.random.fork_rng([]):
+        objective = builder(cell, [Replica(0, 0)], folds)(0)
+    return members(cell) * sum(parameter.numel() for parameter in objective.parameters())
+
+
+def paper_options() -> mnvi.options:
+    return mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR)
+
+
+def _method(cell: Cell, network: Replica) -> tuple[str, dict[str, Any]]:
+    if cell.method == "ensemble":  # its members are networks of their own until they are asked together
+        return "deterministic", {}
+    if cell.method in SAMPLING:  # predictions repeat: each network has its own noise, always the same
+        return cell.method, {**PREDICTION, "seed": network.seed, **cell.method_arguments}
+    return cell.method, cell.method_arguments

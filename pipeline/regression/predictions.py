@@ -1,0 +1,79 @@
+"""How good trained networks are on the rows held out: one row of scores for each fold and run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from mnvi.replicas import Replicas
+from torch import Tensor
+from torch.distributions import Distribution
+
+import mnvi
+from mnvi import metrics
+from pipeline.params import Cell
+from pipeline.regression.folds import Fold
+from pipeline.regression.networks import Replica, members, paper_options
+
+LEVELS = (50, 80, 95)  # percent, of the intervals whose coverage is measured
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The scores of one fold and run, or why there are none."""
+
+    fold: int
+    run: int
+    scores: dict[str, float] | None
+    epoch: int | None = None  # of the first loss that was no number; None if only the prediction was none
+
+
+def judge(
+    cell: Cell,
+    networks: Sequence[Replica],
+    folds: Sequence[Fold],
+    trained: Replicas,
+    failures: dict[int, int],
+    measure: Callable[[Distribution, Tensor], dict[str, float]],
+) -> Iterator[Judged]:
+    """Measures every fold and run; the members of an ensemble, which follow each other in the plan, are asked together.
+
+    Args:
+        failures: from position in the plan to the epoch in which that network failed.
+        measure: from prediction and targets to scores.
+    """
+    size = members(cell)
+    for start in range(0, len(networks), size):
+        group = range(start, start + size)
+        fold, run = networks[start].fold, networks[start].run
+        failed = [failures[k] for k in group if k in failures]
+        if failed:
+            yield Judged(fold, run, None, min(failed))
+            continue
+        prediction = _predict(cell, [trained.module(k) for k in group], folds[fold].held_x)
+        scores = measure(prediction, folds[fold].held_y) if prediction else {}
+        yield Judged(fold, run, scores if scores and all(map(math.isfinite, scores.values())) else None)
+
+
+def log_likelihood(prediction: Distribution, y: Tensor) -> dict[str, float]:
+    return {"log_likelihood": float(metrics.log_likelihood(prediction, y))}
+
+
+def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
+    scores = log_likelihood(prediction, y) | {"rmse": float(metrics.rmse(prediction.mean, y))}
+    for level in LEVELS:
+        scores[f"coverage_{level}"] = float(metrics.interval_coverage(prediction, y, level / 100))
+    return scores
+
+
+@torch.no_grad()
+def _predict(cell: Cell, objectives: Sequence[mnvi.Objective], x: Tensor) -> Distribution | None:
+    with paper_options():
+        outputs = [objective.net(x) for objective in objectives]
+    out = mnvi.Samples(torch.stack(outputs)) if cell.method == "ensemble" else outputs[0]
+    parts = out.values if isinstance(out, mnvi.Samples) else out if isinstance(out, Tensor) else out.mean + out.var
+    if not parts.isfinite().all():
+        return None
+    return objectives[0].likelihood.predictive(out)
