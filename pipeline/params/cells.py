@@ -87,7 +87,7 @@ class Cell:
     def _settings(self, stage: str) -> dict[str, Any]:
         experiment, limits, resources = asdict(self.experiment), asdict(self.limits), asdict(self.resources)
         del experiment["methods"]
-        settings = {
+        settings: dict[str, Any] = {
             "stage": stage,
             "method": self.method,
             "hyperparameters": self.hyperparameters,
@@ -101,9 +101,10 @@ class Cell:
             settings["search"] = [self.searched, self.grid, study.searcher, study.trials]
         else:
             del limits["search_epochs"]
+        for applied in ("epochs", "runs", "seeds"):  # they are part of the experiment by now
+            limits.pop(applied, None)
         if stage != "evaluate":
             for unseen in ("ood", "seeds"):
                 del experiment[unseen]
-            for unseen in ("test_examples", "seeds"):
-                limits.pop(unseen, None)
+            limits.pop("test_examples", None)
         return settings

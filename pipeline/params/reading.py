@@ -1,15 +1,17 @@
-"""From the text of params.yaml to settings."""
+"""From the text of params.yaml to settings, checked key by key."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline.errors import StudyError
+from pipeline.params import consistency, schema
 from pipeline.params.cells import Cell
+from pipeline.params.checks import list_of, mapping, section, unknown
 from pipeline.params.settings import (
     ClassificationLimits,
     Dataset,
@@ -19,6 +21,8 @@ from pipeline.params.settings import (
     Resources,
     Study,
 )
+
+SECTIONS = ("study", "resources", "datasets", "experiments")
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Params:
 
     def cell(self, name: str) -> Cell:
         if name not in self.study.cells:
-            raise StudyError(f"study.cells: {name!r} is not there; it has {', '.join(self.study.cells)}")
+            raise unknown("study.cells", name, self.study.cells, "a cell of this study")
         where = self.study.cells[name]
         experiment = self.experiments[where["experiment"]]
         method = experiment.methods[where["method"]]
@@ -52,29 +56,129 @@ class Params:
 
 
 def load(path: str | Path = "params.yaml") -> Params:
-    raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    study = _study(raw["study"])
-    datasets = {name: Dataset(name=name, **keys) for name, keys in raw["datasets"].items()}
-    experiments = {name: _experiment(name, keys, study) for name, keys in raw["experiments"].items()}
-    return Params(study, Resources(**raw["resources"]), datasets, experiments)
+    """Reads and checks the whole file, also what the study does not use.
+
+    Raises:
+        StudyError: for the first key that is wrong, with its path, its value, what was expected and what to do.
+    """
+    try:
+        return read(parse(path))
+    except StudyError as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
+def parse(path: str | Path) -> Any:
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StudyError("no such file; run this in the project's folder, or name the file by --params") from error
+    except yaml.YAMLError as error:
+        raise StudyError(f"not YAML ({error}); mend that line") from error
+
+
+def read(raw: Any) -> Params:
+    sections = dict.fromkeys(SECTIONS, mapping)
+    # Keys that start with "_" only hold anchors for the others.
+    top = {key: value for key, value in mapping("the file", raw).items() if not str(key).startswith("_")}
+    top = section("the file", top, sections, SECTIONS)
+    study = _study(top["study"])
+    resources = Resources(**section("resources", top["resources"], schema.RESOURCES, schema.RESOURCES))
+    datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
+    for preset in schema.PRESETS:
+        for name, value in top["experiments"].items():
+            consistency.check_experiment(_experiment(name, value, preset), datasets)
+    experiments = {
+        name: _limited(_experiment(name, value, study.preset), study) for name, value in top["experiments"].items()
+    }
+    consistency.check_study(study, datasets, experiments)
+    return Params(study, resources, datasets, experiments)
 
 
 def _study(raw: dict[str, Any]) -> Study:
-    raw = dict(raw)
-    limits = raw.pop("limits")
+    values = section("study", raw, schema.STUDY, schema.STUDY)
+    limits = values.pop("limits")
+    for name, cell in values["cells"].items():
+        schema.name(f"study.cells.{name}", name)
+        section(f"study.cells.{name}", cell, schema.CELL, schema.CELL)
+    values |= {"data": tuple(values["data"]), "search": tuple(values["search"])}
+    regression, classification = limits["regression"], limits["classification"]
     return Study(
-        **raw | {"results": Path(raw["results"]), "data": tuple(raw["data"]), "search": tuple(raw["search"])},
-        regression=RegressionLimits(**limits["regression"]),
-        classification=ClassificationLimits(**limits["classification"]),
+        **values,
+        regression=RegressionLimits(**regression),
+        classification=ClassificationLimits(**classification),
     )
 
 
-def _experiment(name: str, raw: dict[str, Any], study: Study) -> Experiment:
+def _kind(path: str, raw: Any, known: tuple[str, ...]) -> str:
+    kind = mapping(path, raw).get("kind")
+    if kind not in known:
+        raise unknown(f"{path}.kind", kind, known, "a kind")
+    return str(kind)
+
+
+def _dataset(name: str, raw: Any) -> Dataset:
+    path = f"datasets.{name}"
+    schema.name(path, name)
+    kind = _kind(path, raw, tuple(schema.DATASETS))
+    dataset = Dataset(name=name, **section(path, raw, schema.DATASETS[kind], schema.DATASET_REQUIRED[kind]))
+    if dataset.splits == "kfold" and dataset.folds is None:
+        raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
+    return dataset
+
+
+def _experiment(name: str, raw: Any, preset: str) -> Experiment:
+    path = f"experiments.{name}"
+    schema.name(path, name)
+    kind = _kind(path, raw, schema.KINDS)
     raw = dict(raw)
-    presets = raw.pop("presets", {})
-    raw |= presets.get(study.preset, {})
-    methods = {key: Method(**value) for key, value in raw.pop("methods").items()}
-    tuples = {key: tuple(raw[key]) for key in ("milestones", "ood") if key in raw}
-    experiment = Experiment(name=name, planned_epochs=raw["epochs"], methods=methods, **raw | tuples)
-    limits = study.limits(experiment.kind)
-    return experiment.shortened(limits.epochs)
+    presets = mapping(f"{path}.presets", raw.pop("presets", {}))
+    for given in presets:
+        if given not in schema.PRESETS:
+            raise unknown(f"{path}.presets.{given}", given, schema.PRESETS, "a preset")
+    fields = schema.experiment(kind)
+    if preset in presets:
+        section(f"{path}.presets.{preset}", presets[preset], fields, ())
+        raw = _overridden(raw, presets[preset])
+    values = section(path, raw, fields, (*schema.EXPERIMENT_REQUIRED, *schema.OF_KIND_REQUIRED[kind]))
+    values["methods"] = {
+        key: _method(f"{path}.methods.{key}", key, kind, given) for key, given in raw["methods"].items()
+    }
+    values["ood"] = tuple(values.get("ood", ()))
+    return Experiment(name=name, planned_epochs=values["epochs"], **values)
+
+
+def _overridden(raw: dict[str, Any], preset: dict[str, Any]) -> dict[str, Any]:
+    """A preset replaces keys of the recipe, and single hyperparameters of methods."""
+    merged = {**raw, **preset}
+    if isinstance(raw.get("methods"), dict):
+        merged["methods"] = dict(raw["methods"])
+        for method, changes in preset.get("methods", {}).items():
+            before = raw["methods"].get(method, {})
+            merged["methods"][method] = {
+                part: {**before.get(part, {}), **changes.get(part, {})} for part in {**before, **changes}
+            }
+    return merged
+
+
+def _method(path: str, name: str, kind: str, raw: Any) -> Method:
+    if name not in schema.METHODS:
+        raise unknown(path, name, schema.METHODS, "a method")
+    parts = section(path, raw, schema.METHOD, ())
+    fields = schema.hyperparameters(kind, name)
+    grid_fields = {key: list_of(check) for key, check in fields.items()}
+    return Method(
+        section(f"{path}.hyperparameters", parts.get("hyperparameters", {}), fields, ()),
+        section(f"{path}.grid", parts.get("grid", {}), grid_fields, ()),
+    )
+
+
+def _limited(experiment: Experiment, study: Study) -> Experiment:
+    if experiment.kind == "regression":
+        runs = _smaller(experiment.runs, study.regression.runs)
+        return replace(experiment, runs=runs).shortened(study.regression.epochs)
+    seeds = _smaller(experiment.seeds, study.classification.seeds)
+    return replace(experiment, seeds=seeds).shortened(study.classification.epochs)
+
+
+def _smaller(given: int | None, limit: int | None) -> int | None:
+    return given if limit is None or given is None else min(given, limit)

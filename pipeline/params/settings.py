@@ -84,7 +84,9 @@ class Dataset:
 
     name: str
     kind: str  # table | images | folder
-    folder: str | None = None
+    folder: str | None = None  # of a table in the standard layout: a name that sources know, or a path
+    file: str | None = None  # of a table in one CSV file, instead of a folder
+    target: str | int | None = None  # its column
     splits: str | None = None  # kfold | standard
     folds: int | None = None
     sha256: str | None = None

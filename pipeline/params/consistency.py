@@ -1,0 +1,89 @@
+"""What no single value shows: whether the settings fit together."""
+
+from __future__ import annotations
+
+from pipeline.errors import StudyError
+from pipeline.params.checks import unknown
+from pipeline.params.settings import Dataset, Experiment, Method, Study
+
+
+def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> None:
+    path = f"experiments.{experiment.name}"
+    _check_data(path, experiment, datasets)
+    if experiment.momentum and experiment.optimizer != "sgd":
+        raise StudyError(f"{path}.momentum: {experiment.momentum} is for sgd, not {experiment.optimizer}; leave it out")
+    if experiment.nesterov and not experiment.momentum:
+        raise StudyError(f"{path}.nesterov: true needs momentum, which is 0; set momentum: 0.9 or nesterov: false")
+    if experiment.network == "resnet18" and experiment.stem is None:
+        raise StudyError(f"{path}.stem: is missing, but resnet18 needs it; add stem: cifar or stem: imagenet")
+    if experiment.network != "resnet18" and experiment.stem is not None:
+        raise StudyError(f"{path}.stem: {experiment.stem!r} is for resnet18, not {experiment.network}; leave it out")
+    for name, method in experiment.methods.items():
+        for key, values in method.grid.items():
+            if not values:
+                raise StudyError(f"{path}.methods.{name}.grid.{key}: is empty; list some values or leave the key out")
+
+
+def _check_data(path: str, experiment: Experiment, datasets: dict[str, Dataset]) -> None:
+    fitting = {name for name, given in datasets.items() if (given.kind == "table") == (experiment.kind == "regression")}
+    named = [("data", experiment.data), *((f"ood[{index}]", name) for index, name in enumerate(experiment.ood))]
+    for key, name in named:
+        if name not in datasets:
+            raise unknown(f"{path}.{key}", name, datasets, "in datasets")
+        if name not in fitting:
+            raise unknown(f"{path}.{key}", name, sorted(fitting), f"data for {experiment.kind}")
+
+
+def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> None:
+    for index, name in enumerate(study.data):
+        if name not in datasets:
+            raise unknown(f"study.data[{index}]", name, datasets, "in datasets")
+    if not study.cells:
+        raise StudyError("study.cells: {} holds nothing to run; add a cell, e.g. " + example(experiments))
+    for name, cell in study.cells.items():
+        _check_cell(f"study.cells.{name}", cell, study, experiments)
+    for name in study.search:
+        if name in study.cells and not _method(study, name, experiments).grid:
+            where = study.cells[name]
+            raise StudyError(
+                f"study.search: {name!r} has no experiments.{where['experiment']}.methods.{where['method']}.grid; "
+                "write one, or leave the cell out of study.search"
+            )
+
+
+def _method(study: Study, cell: str, experiments: dict[str, Experiment]) -> Method:
+    where = study.cells[cell]
+    return experiments[where["experiment"]].methods[where["method"]]
+
+
+def _check_cell(path: str, cell: dict[str, str], study: Study, experiments: dict[str, Experiment]) -> None:
+    if cell["experiment"] not in experiments:
+        raise unknown(f"{path}.experiment", cell["experiment"], experiments, "in experiments")
+    experiment = experiments[cell["experiment"]]
+    if cell["data"] != experiment.data:
+        raise StudyError(
+            f"{path}.data: {cell['data']!r} is not the data of experiments.{experiment.name}; "
+            f"write data: {experiment.data}"
+        )
+    if cell["method"] not in experiment.methods:
+        what = f"a method of experiments.{experiment.name}.methods"
+        raise unknown(f"{path}.method", cell["method"], experiment.methods, what)
+    for needed in (experiment.data, *experiment.ood):
+        if needed not in study.data:
+            raise StudyError(f"study.data: lacks {needed!r}, which {path} needs; add it to the list")
+
+
+def example(experiments: dict[str, Experiment]) -> str:
+    experiment = next(iter(experiments.values()))
+    method = next(iter(experiment.methods))
+    where = f"{{experiment: {experiment.name}, data: {experiment.data}, method: {method}}}"
+    return f"{experiment.name}-{method}: {where}"
+
+
+def notes(study: Study) -> list[str]:
+    """What is odd but does no harm."""
+    absent = [name for name in study.search if name not in study.cells]
+    unused = set(study.data) - {cell["data"] for cell in study.cells.values()}
+    return [f"study.search: {name} is not in study.cells, so it is not searched" for name in absent] + (
+        [f"study.data: {', '.join(sorted(unused))}: prepared, but no cell trains on it"] if unused else []
+    )

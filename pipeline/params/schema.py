@@ -1,0 +1,159 @@
+"""Which keys params.yaml has, and what each may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.params import checks
+from pipeline.params.checks import Check, boolean, integer, list_of, mapping, nullable, number, one_of, text
+
+KINDS = ("regression", "classification")
+PRESETS = ("release", "paper")
+NETWORKS = {"regression": ("mlp",), "classification": ("lenet", "all_cnn", "resnet18")}
+OPTIMIZERS = {"regression": ("sgd", "adam"), "classification": ("sgd", "adam", "amsgrad")}
+AUGMENTATIONS = ("none", "cifar-paper", "cifar-release", "imagenet-paper", "imagenet-release")
+NORMALISATIONS = ("mnist", "cifar10", "cifar100", "imagenet")
+
+SAMPLED = ("num_samples", "train_samples")
+METHODS: dict[str, tuple[str, ...]] = {
+    "deterministic": (),
+    "mnvi": ("prior_variance", "init_rho"),
+    "mfvi": ("prior_variance", "init_log_var"),
+    "smfvi": ("prior_variance", "init_log_var"),
+    "mc_mfvi": ("prior_variance", "init_log_var", *SAMPLED),
+    "mc_dropout": ("dropout", *SAMPLED),
+    "ensemble": ("num_members",),
+    "dvi": ("init_log_var",),
+    "ddvi": ("init_log_var",),
+}
+"""The hyperparameters of each method, apart from the recipe's."""
+WITHOUT_KL = ("deterministic", "mc_dropout", "ensemble")
+
+name = checks.matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, - and _")
+
+
+def folder(path: str, value: Any) -> Path:
+    given = Path(text(path, value))
+    if given.is_absolute() or ".." in given.parts or given == Path("."):
+        raise checks.fail(path, value, "a folder inside the project", "write a relative path such as results/mine")
+    return given
+
+
+def column(path: str, value: Any) -> str | int:
+    return text(path, value) if isinstance(value, str) else int(integer(0)(path, value))
+
+
+RECIPE: dict[str, Check] = {
+    "batch_size": integer(1),
+    "learning_rate": number(above=0),
+    "weight_decay": number(least=0),
+    "momentum": number(least=0, below=1),
+    "gamma": number(above=0),
+    "clip": nullable(number(above=0)),
+}
+HYPERPARAMETERS: dict[str, Check] = {
+    "prior_variance": number(above=0),
+    "init_rho": number(),
+    "init_log_var": number(),
+    "num_samples": integer(1),
+    "train_samples": integer(1),
+    "num_members": integer(1),
+    "dropout": number(least=0, below=1),
+    "kappa_over_n": number(least=0),
+    **RECIPE,
+}
+METHOD: dict[str, Check] = {"hyperparameters": mapping, "grid": mapping}
+
+REGRESSION_LIMITS = dict.fromkeys(("runs", "folds", "epochs", "search_epochs"), nullable(integer(1)))
+CLASSIFICATION_LIMITS = dict.fromkeys(
+    ("seeds", "epochs", "train_examples", "test_examples", "search_epochs", "steps_per_epoch"), nullable(integer(1))
+)
+LIMITS: dict[str, Check] = {
+    "regression": lambda path, value: checks.section(path, value, REGRESSION_LIMITS, REGRESSION_LIMITS),
+    "classification": lambda path, value: checks.section(path, value, CLASSIFICATION_LIMITS, CLASSIFICATION_LIMITS),
+}
+STUDY: dict[str, Check] = {
+    "name": name,
+    "results": folder,
+    "preset": one_of(PRESETS),
+    "data": list_of(name),
+    "cells": mapping,
+    "search": list_of(name),
+    "searcher": one_of(("grid", "random", "optuna")),
+    "trials": integer(1),
+    "missing_data": one_of(("stop", "skip")),
+    "limits": lambda path, value: checks.section(path, value, LIMITS, LIMITS),
+}
+CELL: dict[str, Check] = {"experiment": text, "data": text, "method": text}
+RESOURCES: dict[str, Check] = {
+    "workers": integer(1),
+    "gpu": boolean,
+    "cpus_per_worker": integer(1),
+    "precision": one_of(("float32", "bfloat16", "float16")),
+    "compile": boolean,
+    "accumulate": integer(1),
+    "allow_fewer_workers": boolean,
+    "storage": nullable(text),
+}
+DATASETS: dict[str, dict[str, Check]] = {
+    "table": {
+        "kind": text,
+        "folder": text,
+        "file": text,
+        "target": column,
+        "splits": one_of(("kfold", "standard")),
+        "folds": nullable(integer(2)),
+        "sha256": nullable(checks.matching("[0-9a-f]{64}", "64 hexadecimal digits")),
+    },
+    "images": {"kind": text, "validation": nullable(integer(1))},
+    "folder": {
+        "kind": text,
+        "train": nullable(text),
+        "test": text,
+        "size": integer(1),
+        "validation": nullable(integer(1)),
+    },
+}
+DATASET_REQUIRED = {"table": ("splits",), "images": (), "folder": ("test", "size")}
+
+EXPERIMENT_REQUIRED = ("data", "network", "optimizer", "learning_rate", "epochs", "batch_size", "methods")
+OF_KIND_REQUIRED = {
+    "regression": ("hidden", "kappa", "runs"),
+    "classification": ("augmentation", "normalisation", "seeds"),
+}
+
+
+def experiment(kind: str) -> dict[str, Check]:
+    """The keys of an experiment of this kind."""
+    of_kind: dict[str, dict[str, Check]] = {
+        "regression": {"hidden": integer(1), "kappa": checks.schedule, "runs": integer(1)},
+        "classification": {
+            "stem": one_of(("cifar", "imagenet")),
+            "ood": list_of(text),
+            "augmentation": one_of(AUGMENTATIONS),
+            "normalisation": one_of(NORMALISATIONS),
+            "seeds": integer(1),
+            "patience": nullable(integer(1)),
+        },
+    }
+    return {
+        "kind": text,
+        "data": text,
+        "network": one_of(NETWORKS[kind], f"a network for {kind}"),
+        "optimizer": one_of(OPTIMIZERS[kind], f"an optimiser for {kind}"),
+        "nesterov": boolean,
+        "epochs": integer(1),
+        "milestones": checks.ascending,
+        "methods": mapping,
+        **RECIPE,
+        **of_kind[kind],
+    }
+
+
+def hyperparameters(kind: str, method: str) -> dict[str, Check]:
+    """What this method takes: its own hyperparameters, κ/N if it has a KL divergence to weigh, and the recipe's."""
+    own = METHODS[method]
+    if kind == "classification" and method not in WITHOUT_KL:
+        own = (*own, "kappa_over_n")
+    return {key: HYPERPARAMETERS[key] for key in (*own, *RECIPE)}
