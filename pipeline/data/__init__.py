@@ -1,0 +1,6 @@
+"""Data of the study: where they come from, how they are checked and split, and how stages read them."""
+
+from pipeline.data.summaries import missing
+from pipeline.data.tables import Table, load_table
+
+__all__ = ["Table", "load_table", "missing"]

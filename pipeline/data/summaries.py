@@ -1,0 +1,30 @@
+"""summary.json of a prepared data set: what it is, where it came from, or why it is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline import files
+from pipeline.errors import StudyError
+
+
+def missing(folder: str | Path) -> str | None:
+    """Why the data set is not there, where ``missing_data: skip`` let the study go on without it."""
+    reason: str | None = _summary(Path(folder)).get("missing")
+    return reason
+
+
+def read_summary(folder: Path, *kinds: str) -> dict[str, Any]:
+    """The summary of a data set of one of these kinds."""
+    summary = _summary(folder)
+    if "missing" in summary:
+        raise StudyError(f"{folder}: the data set is missing: {summary['missing']}")
+    if summary["kind"] not in kinds:
+        raise StudyError(f"{folder}: is of the kind {summary['kind']}, expected {' or '.join(kinds)}")
+    return summary
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")
+    return summary

@@ -1,0 +1,104 @@
+"""Regression tables: checked, split and written by ``prepare``, read by the other stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline import files
+from pipeline.console import say
+from pipeline.data import splits, table_sources
+from pipeline.data.known_tables import digest
+from pipeline.data.sources import CACHE
+from pipeline.data.summaries import read_summary
+from pipeline.data.table_sources import RawTable
+from pipeline.errors import StudyError
+from pipeline.params import Dataset
+
+
+@dataclass(frozen=True)
+class Table:
+    x: Tensor  # float64 [rows, features]
+    y: Tensor  # float64 [rows]
+    tests: list[Tensor]  # rows to test on, one tensor per fold or split; the rest is for training
+    summary: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A table on its way from a source to its folder."""
+
+    x: np.ndarray
+    y: np.ndarray
+    tests: list[list[int]]
+    summary: dict[str, Any]
+
+
+def load_table(folder: str | Path) -> Table:
+    """A prepared table."""
+    folder = Path(folder)
+    summary = read_summary(folder, "table")
+    made_by = f"python -m pipeline.prepare {folder.name}"
+    tests = files.read_json(folder / "splits.json", made_by)["test"]
+    x, y = (torch.from_numpy(np.load(folder / name)) for name in ("x.npy", "y.npy"))
+    return Table(x, y, [torch.tensor(rows) for rows in tests], summary)
+
+
+def find_table(dataset: Dataset, cache: Path = CACHE) -> Found:
+    """The table that an entry of params.yaml describes, checked and split."""
+    raw, source = table_sources.find(dataset, cache)
+    x, y = raw.values[:, raw.features], raw.values[:, raw.target]
+    notes = _check(raw, x, y)
+    for note in notes:
+        say(f"{dataset.name}: {note}")
+    tests = _tests(dataset, raw)
+    summary = {
+        "digest": digest(raw.values),
+        "source": source,
+        "rows": len(x),
+        "features": x.shape[1],
+        "splits": dataset.splits,
+        "tests": len(tests),
+        "notes": notes,
+    }
+    return Found(x, y, tests, summary)
+
+
+def write_table(found: Found, folder: Path) -> None:
+    np.save(folder / "x.npy", np.ascontiguousarray(found.x))
+    np.save(folder / "y.npy", np.ascontiguousarray(found.y))
+    files.write_json(folder / "splits.json", {"test": found.tests})
+
+
+def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
+    if x.shape[1] == 0:
+        raise StudyError(f"{raw.file}: no feature column beside the target")
+    if np.ptp(y) == 0:
+        raise StudyError(
+            f"{raw.file}: the target, {_name(raw, raw.target)}, is {y[0]:g} in every row; name another column as target"
+        )
+    constant = [_name(raw, raw.features[i]) for i in np.flatnonzero(np.ptp(x, axis=0) == 0)]
+    return [f"{name} is the same in every row: standardised, it is zero and says nothing" for name in constant]
+
+
+def _name(raw: RawTable, column: int) -> str:
+    return f"column {raw.heading[column]}" if raw.heading else f"column {column} (counted from 0)"
+
+
+def _tests(dataset: Dataset, raw: RawTable) -> list[list[int]]:
+    rows = len(raw.values)
+    if dataset.splits == "standard":
+        if raw.tests is None:
+            raise StudyError(f"datasets.{dataset.name}.splits: {raw.file} has no index files; use kfold")
+        return raw.tests
+    folds = dataset.folds
+    if folds is None or folds < 2:
+        raise StudyError(f"datasets.{dataset.name}.folds: {folds}; `splits: kfold` needs 2 or more")
+    if rows < folds:
+        raise StudyError(f"datasets.{dataset.name}.folds: {folds} folds, but {raw.file} has only {rows} rows")
+    return splits.kfold(rows, folds)
