@@ -1,0 +1,1 @@
+"""Image classification: search, training on one or many workers, and evaluation."""

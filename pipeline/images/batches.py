@@ -1,0 +1,89 @@
+"""Which images make up a step, for every worker, whatever the number of workers.
+
+All workers draw the same permutation of the training images, so the *global* batch of a step depends on seed, epoch and
+step alone; each worker takes a contiguous share of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeline.data import ImageSet
+from pipeline.images.group import Group
+from pipeline.images.randomness import generator
+
+Transform = Callable[[Any, torch.Generator | None], Tensor]
+
+EVALUATION_BATCH = 100
+
+
+class Part(NamedTuple):
+    """Images that go through the network at once.
+
+    ``weight`` is the part's share of the global batch times the number of workers: as gradients are *averaged* over
+    workers, ``weight * mean`` over the parts of all workers comes out as the mean over the global batch.
+    """
+
+    images: Tensor
+    labels: Tensor
+    weight: float
+
+
+class Batches:
+    """The training images, step by step.
+
+    Args:
+        size: images in a global batch; the last one of an epoch may be smaller.
+        examples: how many of the images are used.
+        steps: of an epoch.
+        accumulate: in how many parts a worker works off its share, to bound memory.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        transform: Transform,
+        group: Group,
+        *,
+        size: int,
+        seed: int,
+        examples: int,
+        steps: int,
+        accumulate: int = 1,
+    ) -> None:
+        self.images, self.transform, self.group = images, transform, group
+        self.size, self.seed, self.accumulate = size, seed, accumulate
+        self.examples, self.steps = examples, steps
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    def parts(self, epoch: int, step: int) -> list[Part]:
+        """This worker's share of a global batch."""
+        rows = self.rows(epoch, step)
+        share = self.group.share(rows)
+        if not len(share):
+            # A last batch smaller than the number of workers: this worker takes part without counting.
+            return [self._part(rows[:1], 0.0, epoch, step, 0)]
+        pieces = [piece for piece in share.tensor_split(self.accumulate) if len(piece)]
+        weight = self.group.size / len(rows)
+        return [self._part(piece, weight * len(piece), epoch, step, i) for i, piece in enumerate(pieces)]
+
+    def rows(self, epoch: int, step: int) -> Tensor:
+        """The global batch."""
+        if self._order[0] != epoch:
+            self._order = epoch, torch.randperm(self.examples, generator=generator(self.seed, "order", epoch))
+        return self._order[1][step * self.size : (step + 1) * self.size]
+
+    def _part(self, rows: Tensor, weight: float, epoch: int, step: int, piece: int) -> Part:
+        noise = generator(self.seed, "augmentation", epoch, step, self.group.rank, piece)
+        images = self.transform(self.images.take(rows), noise).to(self.group.device)
+        return Part(images, self.images.labels[rows].to(self.group.device), weight)
+
+
+def in_order(images: ImageSet, rows: Tensor, transform: Transform, device: torch.device) -> Iterator[Part]:
+    """Images for evaluation, a bounded number at a time."""
+    for some in rows.split(EVALUATION_BATCH):
+        yield Part(transform(images.take(some), None).to(device), images.labels[some].to(device), float(len(some)))

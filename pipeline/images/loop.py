@@ -1,0 +1,275 @@
+"""The epoch loop that one worker runs, alone or with others.
+
+Loss of a step over the global batch of B images, whatever the number of workers:
+
+    1/B Σ_b −E[log p(y_b)] + κ/N KL
+
+Each worker contributes its share of the sum and the whole KL; gradients are averaged over workers, so the KL counts
+once. Everything random follows from (seed, epoch, step, rank): a run that goes on from a checkpoint ends with the same
+weights, bit for bit on a CPU, as one that was left alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import MultiStepLR
+
+import mnvi
+from pipeline.data import ImageSet, load_images
+from pipeline.errors import StudyError
+from pipeline.images import job as jobs
+from pipeline.images import networks
+from pipeline.images.batches import Batches, Part, in_order
+from pipeline.images.checkpoints import Checkpoints
+from pipeline.images.group import Group
+from pipeline.images.job import Job
+from pipeline.images.randomness import derived_seed
+
+Epoch = dict[str, Any]
+HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Position:
+    """Where training stands, and what it has found so far."""
+
+    epoch: int = 0
+    step: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # loss, nll, kl over the epoch's steps
+    seconds: float = 0.0  # spent in this epoch
+    history: list[Epoch] = field(default_factory=list)
+    best_epoch: int = -1
+    best_score: float = math.inf
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    finished: bool = False
+
+
+def run(
+    job: Job,
+    group: Group,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Position:
+    """Trains to the end of the schedule, from where the last checkpoint left off.
+
+    Args:
+        on_epoch: is given every epoch's figures on every worker; after a restart all those so far come once more.
+        should_stop: asked on rank 0 before each step; training then ends without being finished.
+    """
+    training, validation = load_images(job.data, "train"), load_images(job.data, "validation")
+    return Loop(job, group, jobs.objective(job), training, validation).run(on_epoch, should_stop)
+
+
+class Loop:
+    def __init__(
+        self, job: Job, group: Group, objective: mnvi.Objective, training: ImageSet, validation: ImageSet
+    ) -> None:
+        recipe, resources = job.cell.experiment, job.cell.resources
+        self.job, self.group, self.recipe = job, group, recipe
+        self.checkpoints = Checkpoints(job.state, job.fingerprint)
+        self.batches = Batches(
+            training,
+            jobs.transform(job.cell, training=True),
+            group,
+            size=recipe.batch_size,
+            seed=job.seed,
+            examples=jobs.num_examples(job, len(training)),
+            steps=jobs.steps(job),
+            accumulate=resources.accumulate,
+        )
+        self.validation = validation
+        self.kappa_over_n = networks.kappa_over_n(job.cell)
+        self.objective = objective.to(group.device)
+        if resources.compile:
+            self.objective.compile()
+        self.model = group.wrap(self.objective)
+        self.optimizer = _optimizer(job, self.objective)
+        self.scheduler = MultiStepLR(self.optimizer, list(recipe.milestones), recipe.gamma)
+        self.half = HALF.get(resources.precision)
+        self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.half is torch.float16)
+        self.at = Position()
+        self._saved = (time.monotonic(), 0)
+
+    def run(self, on_epoch: Callable[[Epoch], None], should_stop: Callable[[], bool]) -> Position:
+        self._restore()
+        for epoch in self.at.history:
+            on_epoch(epoch)
+        with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
+            while not self.at.finished:
+                if not self._epoch(should_stop):
+                    break
+                on_epoch(self.at.history[-1])
+        return self.at
+
+    def _epoch(self, should_stop: Callable[[], bool]) -> bool:
+        """Whether it went to its end."""
+        at, started = self.at, time.monotonic() - self.at.seconds
+        self.model.train()
+        while at.step < self.batches.steps:
+            if not self._step(should_stop):
+                return False
+            at.step += 1
+            at.seconds = time.monotonic() - started
+            if at.step < self.batches.steps:
+                self._save_now_and_then()
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.scheduler.step()
+        loss, nll, kl = (total / self.batches.steps for total in at.sums)
+        validation_nll, validation_error = self._validate()
+        at.history.append(
+            {
+                "epoch": at.epoch + 1,
+                "loss": loss,
+                "nll": nll,
+                "kl": kl,
+                "validation_nll": validation_nll,
+                "validation_error": validation_error,
+                "learning_rate": rate,
+                "seconds": time.monotonic() - started,
+            }
+        )
+        self._keep_best(validation_nll)
+        at.epoch, at.step, at.sums, at.seconds = at.epoch + 1, 0, [0.0, 0.0, 0.0], 0.0
+        patience = self.recipe.patience
+        out_of_patience = patience is not None and at.epoch - at.best_epoch >= patience
+        at.finished = at.epoch >= self.recipe.epochs or out_of_patience
+        self._save()
+        return True
+
+    def _step(self, should_stop: Callable[[], bool]) -> bool:
+        at, rank = self.at, self.group.rank
+        parts = self.batches.parts(at.epoch, at.step)
+        torch.manual_seed(derived_seed(self.job.seed, "noise", at.epoch, at.step, rank))
+        self.optimizer.zero_grad(set_to_none=True)
+        nll, kl = 0.0, 0.0
+        for i, part in enumerate(parts):
+            with self._without_sending(i + 1 < len(parts)):
+                part_nll, kl = self._backward(part, len(parts))
+                nll += part_nll
+        stop = float(self.group.first and should_stop())
+        nll, stops = self.group.sum(torch.tensor([nll, stop], dtype=torch.float64, device=self.group.device)).tolist()
+        if stops:
+            return False
+        nll /= self.group.size
+        loss = nll + self.kappa_over_n * kl
+        if not math.isfinite(loss):
+            raise StudyError(self._diverged(loss))
+        self._update()
+        at.sums = [total + new for total, new in zip(at.sums, (loss, nll, kl), strict=True)]
+        return True
+
+    def _backward(self, part: Part, parts: int) -> tuple[float, float]:
+        device = self.group.device.type
+        with torch.autocast(device, self.half) if self.half else nullcontext():
+            terms = self.model(part.images, part.labels)
+        nll = part.weight * terms.nll
+        self.scaler.scale(nll + self.kappa_over_n / parts * terms.kl).backward()
+        return float(nll.detach()), float(terms.kl.detach())
+
+    def _update(self) -> None:
+        if self.recipe.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.recipe.clip, norm_type=math.inf)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def _without_sending(self, more: bool) -> AbstractContextManager[None]:
+        """Gradients go round once a step, with its last part."""
+        if more and isinstance(self.model, DistributedDataParallel):
+            return self.model.no_sync()
+        return nullcontext()
+
+    @torch.no_grad()
+    def _validate(self) -> tuple[float | None, float | None]:
+        """Mean negative log-likelihood and error on the validation images; the noise is the same in every epoch."""
+        if not len(self.validation):
+            return None, None
+        self.group.copy_buffers(self.objective)
+        self.objective.eval()
+        torch.manual_seed(derived_seed(self.job.seed, "validation", self.group.rank))
+        totals = torch.zeros(2, dtype=torch.float64, device=self.group.device)
+        rows = self.group.share(torch.arange(len(self.validation)))
+        transform = jobs.transform(self.job.cell, training=False)
+        for images, labels, _ in in_order(self.validation, rows, transform, self.group.device):
+            prediction = self.objective.likelihood.predictive(self.objective.net(images))
+            totals[0] -= prediction.log_prob(labels).double().sum()
+            totals[1] += (prediction.probs.argmax(-1) != labels).sum()
+        nll, error = (self.group.sum(totals) / len(self.validation)).tolist()
+        return nll, error
+
+    def _keep_best(self, score: float | None) -> None:
+        """By validation NLL; without validation images the last weights are the best."""
+        at = self.at
+        if score is None or not at.best_weights or score < at.best_score:
+            at.best_epoch, at.best_score = at.epoch + 1, math.inf if score is None else score
+            weights = self.objective.net.state_dict()
+            at.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
+
+    def _diverged(self, loss: float) -> str:
+        saved = self.checkpoints.paths()
+        last = f"the last good checkpoint is {saved[0]}" if saved else "there is no checkpoint yet"
+        name = self.recipe.name
+        return (
+            f"{self.job.cell.name}, seed {self.job.seed}: the loss became {loss} in epoch {self.at.epoch + 1}, step "
+            f"{self.at.step + 1}; {last}. Lower experiments.{name}.learning_rate or experiments.{name}.clip"
+        )
+
+    def _save_now_and_then(self) -> None:
+        when, step = self._saved
+        due = self.at.step - step >= self.job.checkpoint_steps
+        if due or time.monotonic() - when >= self.job.checkpoint_seconds:
+            self._save()
+
+    def _save(self) -> None:
+        self._saved = time.monotonic(), self.at.step
+        if not self.group.first:
+            return
+        state = {
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "rng": torch.get_rng_state(),
+            "position": vars(self.at),
+        }
+        self.checkpoints.save(state, self.at.epoch, self.at.step)
+
+    def _restore(self) -> None:
+        path = self.group.from_first(self.checkpoints.newest() if self.group.first else None)
+        if path is None:
+            return
+        state = self.checkpoints.read(path)
+        self.objective.load_state_dict(state["objective"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.scaler.load_state_dict(state["scaler"])
+        torch.set_rng_state(state["rng"])
+        self.at = Position(**state["position"])
+        self._saved = time.monotonic(), self.at.step
+
+
+def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
+    recipe, decay = job.cell.experiment, networks.weight_decay(job.cell)
+    if recipe.optimizer == "amsgrad":
+        return torch.optim.Adam(objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=True)
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(
+            objective.parameters(),
+            recipe.learning_rate,
+            momentum=recipe.momentum,
+            weight_decay=decay,
+            nesterov=recipe.nesterov,
+        )
+    raise StudyError(
+        f"experiments.{recipe.name}.optimizer: {recipe.optimizer!r} is not an optimiser of images; expected amsgrad or sgd"
+    )

@@ -1,0 +1,141 @@
+"""Trains a cell, one Ray Train run per seed, and writes the best weights of each."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from pipeline import cluster, files, tracking
+from pipeline.console import Progress, progress
+from pipeline.errors import StudyError
+from pipeline.images import job as jobs
+from pipeline.images import networks, workers
+from pipeline.images.checkpoints import Checkpoints
+from pipeline.images.job import Job
+from pipeline.params import Cell
+
+POLL = 1.0  # seconds between two looks at the seeds
+
+
+def run(cell: Cell) -> None:
+    cell = chosen(cell)
+    state = jobs.state_folder(cell, "train")
+    seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}") for seed in range(number_of_seeds(cell))]
+    with tracking.run(cell, "train", state=state) as parent:
+        parent.params({**cell.hyperparameters, "epochs": cell.experiment.epochs, "seeds": len(seeds)})
+        parent.dataset(jobs.summary(cell))
+        unfinished = [job for job in seeds if _finished(job) is None]
+        if unfinished:
+            with cluster.connected():
+                _train(cell, unfinished, parent)
+        _write(cell, seeds, parent)
+        parent.artifact(cell.model / "training.json")
+
+
+def chosen(cell: Cell) -> Cell:
+    """The cell with the hyperparameters that tuning chose."""
+    best = files.read_yaml(cell.tune / "best.yaml", made_by=f"python -m pipeline.tune {cell.name}")
+    return cell.with_hyperparameters(best["hyperparameters"])
+
+
+def number_of_seeds(cell: Cell) -> int:
+    seeds = cell.experiment.seeds or 1
+    return min(seeds, cell.study.classification.seeds or seeds)
+
+
+def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
+    """As many seeds at a time as the cluster has room for, each driven by a task of its own on the cluster."""
+    import ray
+
+    fit = ray.remote(num_cpus=0, max_retries=0)(workers.fit)
+    per_seed, at_a_time = workers.affordable(cell)
+    waiting, running = list(unfinished), dict[Any, Job]()
+    total = len(unfinished) * cell.experiment.epochs
+    with ExitStack() as runs, progress(f"train {cell.name}", total, "epochs", _epochs(unfinished)) as bar:
+        while waiting or running:
+            while waiting and len(running) < at_a_time:
+                job = waiting.pop(0)
+                runs.enter_context(_tracked(job, parent))
+                running[fit.remote(job, per_seed)] = job
+            ended, _ = ray.wait(list(running), timeout=POLL)
+            _show(bar, unfinished)
+            for task in ended:
+                _check(running.pop(task), task)
+
+
+def _check(job: Job, task: Any) -> None:
+    import ray
+
+    try:
+        ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        why = workers.why_stopped(job.state)
+        if why is None:
+            raise StudyError(
+                f"{job.cell.name}, seed {job.seed}: its workers failed {workers.RESTARTS + 1} times, at last with\n"
+                f"{error.cause}\nThe same command goes on from the last checkpoint in {job.state}"
+            ) from error
+    why = workers.why_stopped(job.state)
+    if why is not None:
+        raise StudyError(why)
+
+
+def _tracked(job: Job, parent: tracking.Run) -> Any:
+    return tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=job.state)
+
+
+def _finished(job: Job) -> dict[str, Any] | None:
+    """Where a training stands that is at its end."""
+    state = Checkpoints(job.state, job.fingerprint).load()
+    return state["position"] if state is not None and state["position"]["finished"] else None
+
+
+def _epochs(seeds: list[Job]) -> int:
+    paths = [job.state / workers.HISTORY for job in seeds]
+    return sum(len(files.read_json(path, "python -m pipeline.train")) for path in paths if path.exists())
+
+
+def _show(bar: Progress, seeds: list[Job]) -> None:
+    new = _epochs(seeds) - bar.done
+    if new > 0:
+        bar.advance(new)
+
+
+def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
+    histories, best = [], {}
+    for job in seeds:
+        position = _finished(job)
+        if position is None:
+            raise StudyError(f"{job.state}: training ended without its last checkpoint; run the same command again")
+        folder = cell.model / f"seed-{job.seed}"
+        files.write_tensors(folder / "model.pt", position["best_weights"])
+        files.write_json(folder / "history.json", position["history"])
+        histories.append(position["history"])
+        best[str(job.seed)] = position["best_epoch"]
+        _log_model(job, position["best_weights"], parent)
+    net = jobs.objective(seeds[0]).net
+    files.write_json(
+        cell.model / "training.json",
+        {
+            "seeds": len(seeds),
+            "epochs": max(len(history) for history in histories),
+            "planned_epochs": cell.experiment.planned_epochs,
+            "steps": jobs.steps(seeds[0]),
+            "hyperparameters": cell.hyperparameters,
+            "seconds": sum(epoch["seconds"] for history in histories for epoch in history),
+            "num_parameters": networks.num_parameters(net),
+            "complete": cell.complete,
+            "best_epoch": best,
+        },
+    )
+
+
+def _log_model(job: Job, weights: dict[str, Any], parent: tracking.Run) -> None:
+    done = job.state / "model-logged.json"
+    if done.exists():
+        return
+    net = jobs.objective(job).net.eval()
+    net.load_state_dict(weights)
+    with _tracked(job, parent) as child:
+        tracking.model(child, net, job.cell, jobs.example(job))
+    files.write_json(done, {"fingerprint": job.fingerprint})
