@@ -1,0 +1,100 @@
+"""Figures of the classification half: rejection, reliability, and uncertainty on known and foreign images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipeline.report import metrics
+from pipeline.report.drawing import Drawing, colour, ink, legend_below, panels
+from pipeline.report.results import Result
+
+GROUPS = {"correct": "#3f9f6d", "wrong": "#d1495b", "ood": "#3d8bd4"}
+KINDS = ("total", "aleatoric", "epistemic")
+
+
+def drawings(results: Sequence[Result]) -> list[Drawing]:
+    with_curves = [result for result in results if result.curves]
+    found = []
+    if with_curves:
+        caption = "Misclassification of what remains when the most uncertain images are rejected first."
+        found.append(Drawing("rejection", "classification", caption, partial(_rejection, with_curves)))
+        caption = "Accuracy against confidence in 20 bins, over the dashed line of perfect calibration."
+        found.append(Drawing("reliability", "classification", caption, partial(_reliability, with_curves)))
+    for result in with_curves:
+        if result.curves["uncertainty"]:
+            caption = f"{title(result)}: uncertainty of right and wrong predictions and of images from elsewhere."
+            found.append(
+                Drawing(f"uncertainty-{result.cell.name}", "uncertainty", caption, partial(_uncertainty, result))
+            )
+    return found
+
+
+def title(result: Result) -> str:
+    return f"{experiment(result)}, {metrics.method_label(result.cell.method)}"
+
+
+def experiment(result: Result) -> str:
+    scores = result.scores
+    return f"{metrics.network_label(scores.network)} on {metrics.data_label(scores.data)}"
+
+
+def _rejection(results: Sequence[Result]) -> Figure:
+    names = list(dict.fromkeys(result.scores.experiment for result in results))
+    figure, axes = panels(len(names), 2, 4.6, 3.0)
+    for axis, name in zip(axes, names, strict=True):
+        for result in results:
+            if result.scores.experiment != name:
+                continue
+            axis.set_title(experiment(result))
+            curve, method = result.curves["rejection"], result.cell.method
+            rates, errors = ([100 * value for value in curve[key]] for key in ("rate", "misclassification"))
+            axis.plot(rates, errors, color=colour(method), lw=1.5, label=metrics.method_label(method))
+        axis.set_xlabel("rejected [%]")
+        axis.set_ylabel("misclassified [%]")
+        axis.set_ylim(bottom=0)
+    legend_below(figure, axes)
+    return figure
+
+
+def _reliability(results: Sequence[Result]) -> Figure:
+    figure, axes = panels(len(results), 4, 2.4, 2.5)
+    for axis, result in zip(axes, results, strict=True):
+        curve, method = result.curves["reliability"], result.cell.method
+        # A bin without an image has no accuracy.
+        points = [pair for pair in zip(curve["confidence"], curve["accuracy"], strict=True) if None not in pair]
+        axis.plot((0, 1), (0, 1), "--", color=ink(), lw=0.8)
+        axis.plot([c for c, _ in points], [a for _, a in points], "o-", color=colour(method), ms=3, lw=1.2)
+        axis.set_title(f"{experiment(result)}\n{metrics.method_label(method)}", fontsize=8)
+        axis.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal", xlabel="confidence", ylabel="accuracy")
+    return figure
+
+
+def _uncertainty(result: Result) -> Figure:
+    histograms: dict[str, dict[str, Any]] = result.curves["uncertainty"]
+    kinds = [kind for kind in KINDS if kind in histograms]
+    figure, axes = panels(len(kinds), 3, 3.1, 2.5)
+    for axis, kind in zip(axes, kinds, strict=True):
+        _histogram(axis, histograms[kind])
+        axis.set_title(kind)
+        axis.set_xlabel("nats")
+    axes[0].set_ylabel("density")
+    legend_below(figure, axes)
+    return figure
+
+
+def _histogram(axis: Axes, histogram: dict[str, Any]) -> None:
+    edges = histogram["edges"]
+    for group, tone in GROUPS.items():
+        counts = histogram.get(group)
+        if counts and sum(counts):
+            widths = [right - left for left, right in pairwise(edges)]
+            density = [count / sum(counts) / width for count, width in zip(counts, widths, strict=True)]
+            axis.stairs(density, edges, color=tone, fill=True, alpha=0.25)
+            axis.stairs(density, edges, color=tone, lw=1.2, label={"ood": "other data"}.get(group, group))
+    axis.set_yscale("log")

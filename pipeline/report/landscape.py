@@ -1,0 +1,60 @@
+"""The paper's Figure 2 with the library's own KL divergence: what the two posteriors pull a single weight towards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.func import vmap
+
+from mnvi.moments import divergence
+from pipeline.report.drawing import Drawing, panels
+
+PRIOR_VARIANCE = 1.0
+CEILING = 4.0  # nats at which the colours end
+POINTS = 201
+
+
+def drawing() -> Drawing:
+    caption = (
+        "Figure 2 of the paper, recomputed: KL divergence from a standard normal prior of a mean-field posterior "
+        "(left) and of the posterior that multiplicative activation noise induces (right). Brighter is lower; the "
+        "line is the lowest place for each variance."
+    )
+    return Drawing("kl_landscape", "landscape", caption, draw)
+
+
+def surfaces() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Weight means [points], variances [points] and for each posterior the divergence [variance, mean]."""
+    means = torch.linspace(-2.0, 2.0, POINTS, dtype=torch.float64)
+    variances = torch.logspace(-2.0, 1.0, POINTS, dtype=torch.float64)
+    found = {
+        "mean field": _each(lambda m, v: divergence.mean_field(m, v.log(), PRIOR_VARIANCE), means, variances),
+        "multiplicative noise": _each(
+            lambda m, v: divergence.multiplicative_noise(m, v, PRIOR_VARIANCE), means, variances
+        ),
+    }
+    return means, variances, found
+
+
+def _each(kl: Callable[[Tensor, Tensor], Tensor], means: Tensor, variances: Tensor) -> Tensor:
+    values: Tensor = vmap(lambda v: vmap(lambda m: kl(m, v))(means))(variances)
+    return values
+
+
+def draw() -> Figure:
+    means, variances, found = surfaces()
+    figure, axes = panels(2, 2, 4.2, 3.3)
+    labels = ("variance of the weight", "variance α of the noise")
+    for axis, (name, surface), label in zip(axes, found.items(), labels, strict=True):
+        image = axis.pcolormesh(means, variances, surface, cmap="viridis_r", vmin=0, vmax=CEILING, rasterized=True)
+        axis.set(yscale="log", xlabel="mean of the weight", ylabel=label, title=name)
+        axis.grid(False)
+        positive = means >= 0
+        lowest = means[positive][surface[:, positive].argmin(dim=1)]
+        for side in (lowest, -lowest):
+            axis.plot(side, variances, color="#d1495b", lw=1.2)
+    figure.colorbar(image, ax=axes, label="KL divergence [nats]", extend="max")
+    return figure

@@ -1,0 +1,66 @@
+"""The two tables as Markdown, and their places in a README."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pipeline.errors import StudyError
+from pipeline.files import read_text, write_text
+from pipeline.report import views, wording
+from pipeline.report.tables import NOT_JUDGED, Record
+from pipeline.report.views import Grid
+
+LEGEND = (
+    "Ours ± standard deviation over runs; the paper's figure in brackets. "
+    + "; ".join(f"{wording.MARKS[status]} {meaning}" for status, meaning in wording.MEANINGS.items())
+    + "."
+)
+
+
+def table_1(records: Sequence[Record]) -> str:
+    return f"{_table(views.table_1(records), 'method')}\n{LEGEND}\n"
+
+
+def table_2(records: Sequence[Record]) -> str:
+    blocks = [f"**{grid.title}**\n\n{_table(grid, 'metric')}" for grid in views.table_2(records)]
+    return "\n".join(blocks) + f"\nLower is better for all metrics of the paper. {LEGEND}\n"
+
+
+def _table(grid: Grid, corner: str) -> str:
+    lines = [_line([corner, *grid.columns]), _line(["---"] * (len(grid.columns) + 1))]
+    lines += [_line([head, *(_entry(record) for record in row)]) for head, row in grid.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(entries: Sequence[str]) -> str:
+    return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
+
+
+def _entry(record: Record | None) -> str:
+    if record is None:
+        return ""
+    parts = [wording.ours(record)]
+    if record.paper:
+        parts.append(f"({wording.theirs(record)})")
+    if record.ran and record.status != NOT_JUDGED:
+        parts.append(wording.MARKS[record.status])
+    remark = wording.remark(record)
+    return " ".join(parts) + (f"<br>{remark}" if remark else "")
+
+
+def fill_readme(readme: Path, tables: Mapping[str, str]) -> None:
+    """Puts each table between ``<!-- name -->`` and ``<!-- /name -->``; without both marks nothing is written."""
+    text = read_text(readme, f"git checkout {readme}")
+    marks = {name: (f"<!-- {name} -->", f"<!-- /{name} -->") for name in tables}
+    absent = [mark for pair in marks.values() for mark in pair if text.count(mark) != 1]
+    if absent:
+        raise StudyError(f"{readme}: expected once, each on a line of its own: {', '.join(absent)}; put them there")
+    for name, table in tables.items():
+        first, last = marks[name]
+        before, _, rest = text.partition(first)
+        _, closing, after = rest.partition(last)
+        if not closing:
+            raise StudyError(f"{readme}: {last} stands before {first}; put it after")
+        text = f"{before}{first}\n\n{table.strip()}\n\n{last}{after}"
+    write_text(readme, text)

@@ -1,0 +1,193 @@
+"""What the other stages left behind, read and checked: one value per cell of the study."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import StudyError
+from pipeline.files import read_json, read_yaml
+from pipeline.params import Cell
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric over the runs; None where it is not a finite number."""
+
+    mean: float | None
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A cell's scores.json. ``missing`` says why there is no data for it; then there are no metrics either."""
+
+    cell: str
+    kind: str
+    data: str
+    experiment: str
+    network: str
+    method: str
+    complete: bool = False
+    runs: int = 0
+    folds: int | None = None
+    seconds: float | None = None
+    num_parameters: int | None = None
+    metrics: dict[str, Score] = field(default_factory=dict)
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that is known about a cell; only ``scores`` where its data are missing."""
+
+    cell: Cell
+    scores: Scores
+    best: dict[str, Any] = field(default_factory=dict)
+    trials: list[dict[str, Any]] = field(default_factory=list)
+    training: dict[str, Any] = field(default_factory=dict)
+    history: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # one curve per seed, or one for all
+    curves: dict[str, Any] = field(default_factory=dict)
+    extremes: Path | None = None
+
+
+class Record:
+    """A mapping from a file, whose keys are asked for by name and type."""
+
+    def __init__(self, path: Path, made_by: str, value: Any) -> None:
+        self.path, self.made_by, self.value = path, made_by, value
+        if not isinstance(value, dict):
+            raise self.broken(f"a mapping was expected, not {type(value).__name__}")
+
+    def broken(self, why: str) -> StudyError:
+        return StudyError(f"{self.path}: {why}; delete it and run `{self.made_by}` again")
+
+    def get(self, key: str, *kinds: type) -> Any:
+        """The value of a key that must be there; ``type(None)`` among the kinds allows null and absence."""
+        if key not in self.value and type(None) not in kinds:
+            raise self.broken(f"`{key}` is not in it")
+        value = self.value.get(key)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise self.broken(f"`{key}` is {value!r}, expected {' or '.join(kind.__name__ for kind in kinds)}")
+        return value
+
+
+def read_scores(path: Path) -> Scores:
+    """A cell's scores; the cell's name is that of the folder."""
+    cell = path.parent.name
+    made_by = f"python -m pipeline.evaluate {cell}"
+    record = Record(path, made_by, read_json(path, made_by))
+    names = {key: record.get(key, str) for key in ("kind", "data", "experiment", "network", "method")}
+    if names["kind"] not in ("regression", "classification"):
+        raise record.broken(f"`kind` is {names['kind']!r}, expected regression or classification")
+    missing = record.get("missing", str, type(None))
+    if missing is not None:
+        return Scores(cell, **names, missing=missing)
+    return Scores(
+        cell,
+        **names,
+        complete=record.get("complete", bool),
+        runs=record.get("runs", int),
+        folds=record.get("folds", int, type(None)),
+        seconds=record.get("seconds", int, float, type(None)),
+        num_parameters=record.get("num_parameters", int, type(None)),
+        metrics=_metrics(record),
+    )
+
+
+def _metrics(record: Record) -> dict[str, Score]:
+    metrics = {}
+    for name, value in record.get("metrics", dict).items():
+        inner = Record(record.path, record.made_by, value)
+        mean, std = (inner.get(key, int, float, type(None)) for key in ("mean", "std"))
+        metrics[name] = Score(_finite(mean), _finite(std))
+    if not metrics:
+        raise record.broken("`metrics` is empty")
+    return metrics
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def found_scores(root: Path) -> list[Scores]:
+    """The scores of every cell below a results folder, whatever study they are of."""
+    paths = sorted(root.glob("evaluate/*/scores.json"))
+    if not paths:
+        raise StudyError(
+            f"{root}: no evaluate/<cell>/scores.json below it; give the results folder of a study with --results"
+        )
+    return [read_scores(path) for path in paths]
+
+
+def read_result(cell: Cell) -> Result:
+    scores = read_scores(cell.evaluate / "scores.json")
+    if scores.missing is not None:
+        return Result(cell, scores)
+    tune, train = (f"python -m pipeline.{stage} {cell.name}" for stage in ("tune", "train"))
+    best = Record(cell.tune / "best.yaml", tune, read_yaml(cell.tune / "best.yaml", tune))
+    best.get("source", str), best.get("hyperparameters", dict)
+    training = Record(cell.model / "training.json", train, read_json(cell.model / "training.json", train))
+    images = cell.kind == "classification"
+    return Result(
+        cell,
+        scores,
+        best=best.value,
+        trials=_trials(cell.tune / "trials.json", tune) if best.value["source"] == "search" else [],
+        training=training.value,
+        history=_seed_histories(cell, train) if images else _history(training),
+        curves=_curves(cell) if images else {},
+        extremes=_extremes(cell) if images else None,
+    )
+
+
+def _trials(path: Path, made_by: str) -> list[dict[str, Any]]:
+    trials = [Record(path, made_by, trial) for trial in _list(path, made_by)]
+    return [
+        {
+            "hyperparameters": trial.get("hyperparameters", dict),
+            "objective": _finite(trial.get("objective", int, float, type(None))),
+        }
+        for trial in trials
+    ]
+
+
+def _list(path: Path, made_by: str) -> list[Any]:
+    value = read_json(path, made_by)
+    if not isinstance(value, list):
+        raise StudyError(f"{path}: a list was expected, not {type(value).__name__}; run `{made_by}` again")
+    return value
+
+
+def _history(training: Record) -> dict[str, list[dict[str, Any]]]:
+    history = training.get("history", list, type(None))
+    return {"all": [Record(training.path, training.made_by, epoch).value for epoch in history]} if history else {}
+
+
+def _seed_histories(cell: Cell, made_by: str) -> dict[str, list[dict[str, Any]]]:
+    folders = sorted(cell.model.glob("seed-*"), key=lambda folder: int(folder.name.removeprefix("seed-")))
+    if not folders:
+        raise StudyError(f"{cell.model}: no seed-<k> folder in it; it is made by `{made_by}`")
+    paths = [folder / "history.json" for folder in folders]
+    return {path.parent.name: [Record(path, made_by, e).value for e in _list(path, made_by)] for path in paths}
+
+
+def _curves(cell: Cell) -> dict[str, Any]:
+    path, made_by = cell.evaluate / "curves.json", f"python -m pipeline.evaluate {cell.name}"
+    curves = Record(path, made_by, read_json(path, made_by))
+    for name, keys in {"reliability": ("confidence", "accuracy"), "rejection": ("rate", "misclassification")}.items():
+        curve = Record(path, made_by, curves.get(name, dict))
+        lengths = {len(curve.get(key, list)) for key in keys}
+        if len(lengths) != 1:
+            raise curves.broken(f"the lists of `{name}` differ in length")
+    curves.get("uncertainty", dict)
+    return dict(curves.value)
+
+
+def _extremes(cell: Cell) -> Path:
+    path = cell.evaluate / "extremes.png"
+    if not path.is_file():
+        raise StudyError(f"{path}: no such file; it is made by `python -m pipeline.evaluate {cell.name}`")
+    return path

@@ -1,0 +1,86 @@
+"""How the records are laid out: which rows and columns the two tables have. Page and Markdown draw the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pipeline.report import metrics, paper
+from pipeline.report.tables import Record
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of records; None where there is nothing to show."""
+
+    title: str
+    columns: list[str]
+    rows: list[tuple[str, list[Record | None]]]
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for _, row in self.rows for record in row if record is not None]
+
+
+def table_1(records: Sequence[Record]) -> Grid:
+    """Log-likelihoods: a row for each method, a column for each data set."""
+    found = {(_method(record), record.data): record for record in records if record.metric == "log_likelihood"}
+    columns = _in_order([*paper.DATA_1, *(data for _, data in found)])
+    rows = _in_order(method for method, _ in found)
+    return Grid(
+        "Table 1: log-likelihood on the UCI data sets (higher is better)",
+        [metrics.data_label(data) for data in columns],
+        [(method, [found.get((method, data)) for data in columns]) for method in rows],
+    )
+
+
+def further_regression(records: Sequence[Record]) -> Grid | None:
+    """What the paper does not have of the regression cells that ran."""
+    further = [record for record in records if record.ran and record.metric != "log_likelihood"]
+    if not further:
+        return None
+    found = {(record.data, _method(record), record.metric): record for record in further}
+    columns = _in_order(record.metric for record in further)
+    rows = _in_order((record.data, _method(record)) for record in further)
+    return Grid(
+        "Further metrics of the regression cells",
+        [metrics.label("", name) for name in columns],
+        [
+            (f"{metrics.data_label(data)}, {method}", [found.get((data, method, name)) for name in columns])
+            for data, method in rows
+        ],
+    )
+
+
+def table_2(records: Sequence[Record]) -> list[Grid]:
+    """A grid for each network on its data set: a row for each metric, a column for each method."""
+    return [
+        _block(data, network, [one for one in records if (one.data, one.network) == (data, network)])
+        for data, network in _in_order((record.data, record.network) for record in records)
+    ]
+
+
+def _block(data: str, network: str, records: Sequence[Record]) -> Grid:
+    found = {(record.metric, _method(record)): record for record in records}
+    columns = _in_order(_method(record) for record in records)
+    measured = _in_order(record.metric for record in records)
+    order = [name for name in paper.METRICS_2 if name in measured]
+    order += [name for name in measured if name not in order]
+    return Grid(
+        f"{metrics.network_label(network)} on {metrics.data_label(data)}",
+        columns,
+        [(metrics.label(data, name), [found.get((name, method)) for method in columns]) for name in order],
+    )
+
+
+def _method(record: Record) -> str:
+    label = metrics.method_label(record.method)
+    return f"{label} ({record.variant})" if record.variant else label
+
+
+def _in_order(items: Iterable[T]) -> list[T]:
+    """Each once, in the order of first appearance."""
+    return list(dict.fromkeys(items))

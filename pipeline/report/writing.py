@@ -1,0 +1,79 @@
+"""Makes the report of a study: reads everything first, then puts a whole folder in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline import tracking
+from pipeline.console import progress
+from pipeline.files import replacing, write_json, write_text
+from pipeline.params import Params
+from pipeline.params.cells import WORK
+from pipeline.report import (
+    drawing,
+    image_figures,
+    landscape,
+    markdown,
+    page,
+    plot_files,
+    process_figures,
+    provenance,
+    regression_figures,
+    tables,
+)
+from pipeline.report.drawing import Drawing
+from pipeline.report.results import Scores, found_scores, read_result
+
+
+def write_report(params: Params) -> Path:
+    """The folder ``<results>/report``, new; the one before stays if anything goes wrong."""
+    results = [read_result(cell) for cell in params.cells()]
+    scores = [result.scores for result in results]
+    table_1, table_2 = tables.table_1(scores), tables.table_2(scores)
+    data = provenance.data(params)
+    drawings = [
+        *regression_figures.drawings(table_1),
+        *image_figures.drawings(results),
+        *process_figures.drawings(results),
+        landscape.drawing(),
+    ]
+    folder = params.study.results / "report"
+    with replacing(folder) as temporary:
+        figures = _draw(drawings, temporary / "figures")
+        content = page.Content(params.study, provenance.commit(), data, table_1, table_2, results, figures)
+        write_text(temporary / "index.html", page.render(content))
+        write_json(temporary / "table1.json", _without("network", table_1))
+        write_json(temporary / "table2.json", _without("folds", table_2))
+        write_text(temporary / "table1.md", markdown.table_1(table_1))
+        write_text(temporary / "table2.md", markdown.table_2(table_2))
+        plot_files.write(temporary / "plots", table_1, results)
+    _track(params, folder)
+    return folder
+
+
+def fill_readme(readme: Path, roots: Sequence[Path]) -> None:
+    """The tables of all scores below some results folders, into a README that has marks for them."""
+    scores: list[Scores] = [one for root in roots for one in found_scores(root)]
+    written = {"table1": markdown.table_1(tables.table_1(scores)), "table2": markdown.table_2(tables.table_2(scores))}
+    markdown.fill_readme(readme, written)
+
+
+def _draw(drawings: Sequence[Drawing], folder: Path) -> list[drawing.Drawn]:
+    drawn = []
+    with progress("report", len(drawings), "figures") as bar:
+        for one in drawings:
+            drawn.append(drawing.save(one, folder))
+            bar.advance()
+    return drawn
+
+
+def _without(key: str, records: Sequence[tables.Record]) -> list[dict[str, object]]:
+    """Table 1 has one network, Table 2 no folds."""
+    return [{name: value for name, value in record.as_json().items() if name != key} for record in records]
+
+
+def _track(params: Params, folder: Path) -> None:
+    with tracking.run(params.study.name, "report", state=WORK / params.study.results / "report") as run:
+        run.params({"study": params.study.name, "preset": params.study.preset})
+        run.artifact(folder)
