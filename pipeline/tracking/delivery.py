@@ -1,0 +1,102 @@
+"""How a record of the journal is told to MLflow; each can be told twice without being there twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import console
+from pipeline.tracking import models
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+Record = dict[str, Any]
+_BATCH = 100  # parameters and tags in one request
+_DIGEST = 36  # characters of a digest that MLflow keeps
+
+
+def metrics(client: MlflowClient, run_id: str, records: list[Record], in_doubt: bool) -> bool:
+    """Sends metrics, if ``in_doubt`` only those that the store does not have; says whether it had some."""
+    from mlflow.entities import Metric
+
+    fresh = records
+    if in_doubt:
+        keys = {record["key"] for record in records}
+        there = {(key, metric.step) for key in keys for metric in client.get_metric_history(run_id, key)}
+        fresh = [record for record in records if (record["key"], record["step"]) not in there]
+    if fresh:
+        client.log_batch(run_id, [Metric(r["key"], r["value"], r["time"], r["step"]) for r in fresh])
+    return len(fresh) < len(records)
+
+
+def other(client: MlflowClient, run_id: str, record: Record) -> None:
+    """Sends a record that is not a metric."""
+    _KINDS[record["kind"]](client, run_id, record)
+
+
+def _params(client: MlflowClient, run_id: str, record: Record) -> None:
+    from mlflow.entities import Param
+
+    there = client.get_run(run_id).data.params
+    given: dict[str, str] = record["values"]
+    fresh = [Param(key, value) for key, value in given.items() if key not in there]
+    for start in range(0, len(fresh), _BATCH):
+        client.log_batch(run_id, params=fresh[start : start + _BATCH])
+    for key, value in given.items():
+        if there.get(key, value) != value:
+            console.say(f"MLflow: {key} was {there[key]} when this run began and is {value} now; kept as a tag")
+            client.set_tag(run_id, f"changed.{key}", value)
+
+
+def _tags(client: MlflowClient, run_id: str, record: Record) -> None:
+    from mlflow.entities import RunTag
+
+    tags = [RunTag(key, value) for key, value in record["values"].items()]
+    for start in range(0, len(tags), _BATCH):
+        client.log_batch(run_id, tags=tags[start : start + _BATCH])
+
+
+def _dataset(client: MlflowClient, run_id: str, record: Record) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    digest = record["digest"]
+    dataset = Dataset(
+        name=record["name"],
+        digest=digest[:_DIGEST],
+        source_type="code",
+        source=json.dumps({"tags": {"source": record["source"]}}),
+        profile=json.dumps(record["profile"]),
+    )
+    tags = [InputTag("mlflow.data.context", record["context"]), InputTag("sha256", digest)]
+    client.log_inputs(run_id, [DatasetInput(dataset, tags)])
+
+
+def _artifact(client: MlflowClient, run_id: str, record: Record) -> None:
+    path, folder = Path(record["path"]), record["folder"]
+    if path.is_dir():
+        client.log_artifacts(run_id, str(path), "/".join(part for part in (folder, path.name) if part))
+    elif path.exists():
+        client.log_artifact(run_id, str(path), folder or None)
+    else:
+        console.say(f"MLflow: {path} is no longer there and was not uploaded; run its stage again if you want it")
+
+
+def _status(client: MlflowClient, run_id: str, record: Record) -> None:
+    status = record["status"]
+    if status == "RUNNING":
+        client.update_run(run_id, status=status)
+    else:
+        client.set_terminated(run_id, status, end_time=record["time"])
+
+
+_KINDS: dict[str, Callable[[MlflowClient, str, Record], None]] = {
+    "params": _params,
+    "tags": _tags,
+    "dataset": _dataset,
+    "artifact": _artifact,
+    "status": _status,
+    "model": models.deliver,
+}

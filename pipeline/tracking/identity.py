@@ -1,0 +1,163 @@
+"""Which MLflow run a state folder belongs to, and making that run when there is none yet."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline import console
+from pipeline.errors import StudyError
+from pipeline.files import read_json, write_json
+from pipeline.tracking import store
+from pipeline.tracking.spool import Spool
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+FILE = "mlflow-run.json"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Kept in the state folder. The id is None until the store has answered for the first time."""
+
+    store: str  # without password
+    experiment: str
+    name: str
+    parent: str | None  # state folder of the parent run, seen from this one
+    instance: float  # when the stage's own run began: tells a stage's children from those of an earlier one
+    started: float
+    id: str | None = None
+
+    @property
+    def uri(self) -> str:
+        """The store's address; one with a password is only ever in the environment."""
+        given = store.address()
+        if store.masked(given) == self.store:
+            return given
+        if "***" in self.store:
+            raise StudyError(f"set MLFLOW_TRACKING_URI to {self.store} with the password; it is kept nowhere else")
+        return self.store
+
+
+def read(folder: Path) -> Identity:
+    path = folder / FILE
+    content = read_json(path, "a stage that has a run in MLflow")
+    try:
+        return Identity(**content)
+    except TypeError as error:
+        raise StudyError(f"{path}: not what a stage writes ({error}); delete it, and a new run is made") from error
+
+
+def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Identity:
+    """The identity kept in the folder if that run is to go on, else a new one.
+
+    A stage that was stopped or failed goes on in its run. One that had finished and is run again gets a new run, and
+    so do its children.
+    """
+    started = time.time()
+    wanted = Identity(
+        store=store.masked(store.address()),
+        experiment=experiment,
+        name=name,
+        parent=None if parent is None else os.path.relpath(parent, folder),
+        instance=started if parent is None else read(parent).instance,
+        started=started,
+    )
+    if (folder / FILE).exists():
+        kept = read(folder)
+        over = _finished(folder) if parent is None else kept.instance != wanted.instance
+        if over or (kept.experiment, kept.name) != (experiment, name):
+            _retire(folder, kept)
+        elif kept.store == wanted.store:
+            return kept
+        else:
+            console.say(f"MLflow: the run of {folder} is in {kept.store}; a new one is made in {wanted.store}")
+            wanted = replace(wanted, instance=kept.instance, started=kept.started)
+    write(folder, wanted)
+    return wanted
+
+
+def _finished(folder: Path) -> bool:
+    statuses = [entry.record["status"] for entry in Spool(folder).read(0) if entry.record["kind"] == "status"]
+    return statuses[-1:] == ["FINISHED"]
+
+
+def _retire(folder: Path, kept: Identity) -> None:
+    """Clears the folder for another run; what has not arrived yet of the old one waits in a folder of its own."""
+    spool = Spool(folder)
+    with spool.lock(timeout=30):
+        if pending(folder):
+            aside = folder / f"unsent-{int(kept.started * 1000)}"
+            parent = None if kept.parent is None else os.path.join("..", kept.parent)
+            write(aside, replace(kept, parent=parent))
+            spool.move(aside)
+        spool.clear()
+
+
+def pending(folder: Path) -> bool:
+    """Whether something in the folder's journal has not arrived."""
+    identity, spool = read(folder), Spool(folder)
+    return bool(spool.read(spool.sent(identity.id) if identity.id else 0))
+
+
+def write(folder: Path, identity: Identity) -> None:
+    write_json(folder / FILE, asdict(identity))
+
+
+def settle(folder: Path, check: bool) -> Identity:
+    """The identity with an id, made or, if ``check``, looked for in the store; the caller holds the folder's lock."""
+    identity = read(folder)
+    client = store.client(identity.uri)
+    if identity.id is not None and (not check or _is_there(client, identity.id)):
+        return identity
+    if identity.id is not None:
+        console.say(f"MLflow: run {identity.id} of {folder} is no longer in {identity.store}; a new one is made")
+    made = replace(identity, id=_create(client, folder, identity))
+    write(folder, made)
+    return made
+
+
+def _is_there(client: MlflowClient, run_id: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(client.get_run(run_id).info.lifecycle_stage == "active")
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+
+
+def _create(client: MlflowClient, folder: Path, identity: Identity) -> str:
+    tags = {}
+    if identity.parent is not None:
+        above = Path(os.path.normpath(folder / identity.parent))
+        with Spool(above).lock(timeout=30):
+            tags["mlflow.parentRunId"] = str(settle(above, check=False).id)
+    experiment = _experiment(client, identity)
+    started = int(identity.started * 1000)
+    return str(client.create_run(experiment, started, tags, run_name=identity.name).info.run_id)
+
+
+def _experiment(client: MlflowClient, identity: Identity) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(identity.experiment)
+    if found is None:
+        place = store.artifact_folder(identity.uri, identity.experiment)
+        try:
+            return str(client.create_experiment(identity.experiment, artifact_location=place))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(identity.experiment)  # another process was faster
+    if found is None or found.lifecycle_stage != "active":
+        raise StudyError(
+            f"MLflow experiment {identity.experiment!r} was deleted in {identity.store}; "
+            "`mlflow experiments restore` brings it back, `mlflow gc` removes it for good"
+        )
+    return str(found.experiment_id)

@@ -1,0 +1,198 @@
+"""A trained network as an MLflow model: saved beside the journal first, then logged, registered, perhaps the best."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import mnvi
+from pipeline.files import read_json, read_tensors, sha256, write_json, write_tensors
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.models import ModelSignature
+
+    from pipeline.params import Cell
+    from pipeline.tracking.runs import Run
+
+ALIAS = "best"
+_NEEDED = ("mlflow", "torch", "numpy", "pandas")
+_EXAMPLE = 4  # rows
+_SERVED = Path(__file__).with_name("served.py")
+
+
+def model(
+    run: Run,
+    module: nn.Module,
+    cell: Cell,
+    example: Tensor,
+    *,
+    builder: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    targets: Mapping[str, float] | None = None,
+    objective: float = math.nan,
+    step: int = 0,
+) -> None:
+    """Logs a trained network and registers it as `<experiment>-<method>`.
+
+    Args:
+        module: the network, or the objective that holds it.
+        example: some inputs, of the kind that `predict` shall take.
+        builder: "module:function" that makes the deterministic network; the experiment's in `mnvi.models` unless given.
+        arguments: of the builder, as JSON knows them; found out for the networks of `mnvi.models`.
+        inputs: "mean" and "std" of each feature or channel, if `predict` shall take what is not standardised yet.
+        targets: "mean" and "std" of the target, if `predict` shall answer in its unit.
+        objective: on validation data, smaller is better. The newest version with the best gets the alias "best".
+        step: the epoch of these weights.
+    """
+    net = module.net if isinstance(module, mnvi.Objective) else module
+    assert isinstance(net, nn.Module)
+    folder = run.state / "model"
+    write_tensors(folder / "weights.pt", {key: value.cpu() for key, value in net.state_dict().items()})
+    write_tensors(folder / "example.pt", example[:_EXAMPLE].detach().cpu().clone())
+    settings = {
+        "kind": cell.kind,
+        "builder": builder or f"mnvi.models:{cell.experiment.network}",
+        "arguments": dict(arguments) if arguments is not None else _arguments(net, cell, example),
+        "method": cell.method,
+        "method_arguments": _method_arguments(net, cell),
+        "inputs": None if inputs is None else dict(inputs),
+        "targets": None if targets is None else dict(targets),
+        "relu_floor": mnvi.options.PAPER_RELU_FLOOR,
+    }
+    write_json(folder / "settings.json", settings)
+    run.tell(
+        {
+            "kind": "model",
+            "folder": str(folder.absolute()),
+            "name": f"{cell.experiment.name}-{cell.method}",
+            "digest": sha256(folder / "weights.pt"),
+            "objective": float(objective),
+            "step": step,
+        }
+    )
+
+
+def deliver(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:
+    """Logs and registers what :func:`model` saved."""
+    from mlflow.exceptions import MlflowException
+
+    name, digest = record["name"], record["digest"]
+    versions = client.search_model_versions(f"name='{name}'")
+    if any(version.run_id == run_id and version.tags.get("digest") == digest for version in versions):
+        return
+    model_id = _logged(client, run_id, record)
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    tags = {"digest": digest, "objective": repr(record["objective"])}
+    version = client.create_model_version(name, f"models:/{model_id}", run_id, tags, model_id=model_id)
+    if _is_best(client, name, record["objective"]):
+        client.set_registered_model_alias(name, ALIAS, version.version)
+
+
+def _logged(client: MlflowClient, run_id: str, record: dict[str, Any]) -> str:
+    """The id of the logged model. One that an earlier attempt left half done is completed."""
+    from mlflow.entities import LoggedModelOutput
+
+    run = client.get_run(run_id)
+    experiment = run.info.experiment_id
+    mine = f"source_run_id='{run_id}' AND tags.digest='{record['digest']}'"
+    found = list(client.search_logged_models([experiment], mine))
+    tags = {"digest": record["digest"]}
+    logged = found[0] if found else client.create_logged_model(experiment, "model", run_id, tags, run.data.params)
+    if logged.status != "READY":
+        with tempfile.TemporaryDirectory() as folder:
+            save(Path(record["folder"]), Path(folder) / "model", run_id, logged.model_id)
+            client.log_model_artifacts(logged.model_id, str(Path(folder) / "model"))
+        outputs = run.outputs.model_outputs if run.outputs else []
+        if not any(output.model_id == logged.model_id for output in outputs):
+            client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, record["step"])])
+        client.finalize_logged_model(logged.model_id, "READY")
+    return str(logged.model_id)
+
+
+def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
+    """Makes MLflow's model folder from what :func:`model` saved."""
+    import mlflow
+    from mlflow.models import Model
+
+    settings = read_json(saved / "settings.json", "pipeline.train")
+    example = read_tensors(saved / "example.pt", "pipeline.train").numpy()
+    if settings["kind"] == "regression":
+        example = example.astype(np.float64)  # what a data frame holds, and a client's JSON becomes
+    packages = {"mnvi", settings["builder"].partition(".")[0].partition(":")[0]}
+    mlflow.pyfunc.save_model(
+        target,
+        mlflow_model=Model(run_id=run_id, model_id=model_id, model_uuid=model_id),
+        python_model=str(_SERVED),
+        artifacts={"weights": str(saved / "weights.pt"), "settings": str(saved / "settings.json")},
+        code_paths=[str(_folder(package)) for package in sorted(packages)],
+        signature=_signature(example, settings["kind"]),
+        input_example=example,
+        pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in _NEEDED],
+    )
+
+
+def _signature(example: np.ndarray[Any, Any], kind: str) -> ModelSignature:
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    single, double, whole = (np.dtype(name) for name in ("float32", "float64", "int64"))
+    if kind == "classification":
+        outputs: list[Any] = [TensorSpec(single, (-1, -1), "probs"), TensorSpec(whole, (-1,), "label")]
+        outputs += [TensorSpec(double, (-1,), name) for name in ("entropy", "aleatoric", "epistemic")]
+    else:
+        outputs = [TensorSpec(single, (-1,), name) for name in ("mean", "std", "aleatoric", "epistemic")]
+    return ModelSignature(inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]), outputs=Schema(outputs))
+
+
+def _is_best(client: MlflowClient, name: str, objective: float) -> bool:
+    current = client.get_registered_model(name).aliases.get(ALIAS)
+    if current is None:
+        return True
+    best = float(client.get_model_version(name, current).tags["objective"])
+    return math.isnan(best) or objective <= best
+
+
+def _folder(package: str) -> Path:
+    file = importlib.import_module(package).__file__
+    assert file is not None
+    return Path(file).parent
+
+
+def _arguments(net: nn.Module, cell: Cell, example: Tensor) -> dict[str, Any]:
+    """Of the paper's networks, from their settings, an input and an output."""
+    dropout = float(cell.hyperparameters.get("dropout", 0.0))
+    if cell.kind == "regression":
+        return {"in_features": example.shape[1], "hidden": cell.experiment.hidden, "dropout": dropout}
+    was_training = net.training
+    with torch.no_grad(), torch.random.fork_rng([]):
+        out = net.eval()(example[:1].float())
+    net.train(was_training)
+    arguments = {"num_classes": out.shape[-1], "in_channels": example.shape[1], "dropout": dropout}
+    if cell.experiment.network == "resnet18":
+        arguments["stem"] = cell.experiment.stem or "cifar"
+    return arguments
+
+
+def _method_arguments(net: nn.Module, cell: Cell) -> dict[str, Any]:
+    """Of `mnvi.methods.build`; what a network is asked with may differ from the hyperparameters."""
+    arguments = dict(cell.method_arguments)
+    if isinstance(net, mnvi.MonteCarlo):
+        arguments |= {"num_samples": net.num_samples, "chunk": net.chunk}
+    if isinstance(net, mnvi.Ensemble):
+        arguments["num_members"] = len(net.members)
+    return arguments

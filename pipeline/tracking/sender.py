@@ -1,0 +1,194 @@
+"""Brings a journal to MLflow: in the background while a stage works, at its end, and later what was left over."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import Timeout
+
+from pipeline import console
+from pipeline.errors import StudyError
+from pipeline.tracking import delivery, identity, store
+from pipeline.tracking.spool import Entry, Spool
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+BATCH = 1000  # metrics in one request
+_PAUSE = 2.0  # seconds in which metrics gather before they are sent
+_LONGEST_PAUSE = 60.0  # between attempts while the server is away
+_LOCK_WAIT = 5.0
+
+
+class Courier:
+    """Delivers one journal, in order. Not a thread: the caller decides when, and sees what goes wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spool = Spool(folder)
+        self.run_id: str | None = None
+        self._in_doubt = True
+        self._forget()
+
+    def deliver(self) -> None:
+        """Sends everything there is; raises whatever MLflow raises, and then nothing more is marked as sent."""
+        self.spool.sync()
+        with self.spool.lock(_LOCK_WAIT):
+            settled = identity.settle(self.folder, check=self.run_id is None)
+            assert settled.id is not None
+            if settled.id != self.run_id:
+                self._forget()
+                self.run_id = settled.id
+            client = store.client(settled.uri)
+            start = self.spool.sent(settled.id)
+            self._see(self.spool.read(self._position, start))
+            for group in _groups(self.spool.read(start)):
+                self._deliver(client, settled.id, group)
+                self._see(group)
+                self.spool.mark(settled.id, group[-1].end)
+
+    def _deliver(self, client: MlflowClient, run_id: str, group: list[Entry]) -> None:
+        records = [entry.record for entry in group]
+        if records[0]["kind"] != "metric":
+            delivery.other(client, run_id, records[0])
+            return
+        fresh = {(r["key"], r["step"]): r for r in reversed(records) if (r["key"], r["step"]) not in self._seen}
+        doubtful, self._in_doubt = self._in_doubt, True  # until the answer is here
+        found = delivery.metrics(client, run_id, list(reversed(fresh.values())), doubtful)
+        self._in_doubt = doubtful and found
+
+    def _see(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.record["kind"] == "metric":
+                self._seen.add((entry.record["key"], entry.record["step"]))
+        if entries:
+            self._position = entries[-1].end
+
+    def _forget(self) -> None:
+        self._seen: set[tuple[str, int]] = set()
+        self._position = 0
+        # A crash can fall between sending and marking: until a batch proves new, the store is asked what it has.
+        self._in_doubt = True
+
+
+class Sender:
+    """A courier with a thread of its own, so that nobody waits for a server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._courier = Courier(folder)
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._round = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._hurry = False
+        self.trouble: str | None = None
+
+    def notify(self) -> None:
+        """Something was appended."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=f"mlflow {self.folder.name}", daemon=True)
+            self._thread.start()
+
+    def flush(self, wait: float) -> bool:
+        """Waits, for so long at most, until the journal has arrived; says whether it has."""
+        if self._thread is None:
+            return True
+        deadline = time.monotonic() + wait
+        self._hurry = True
+        self._wake.set()
+        with self._round:
+            while identity.pending(self.folder) and (left := deadline - time.monotonic()) > 0:
+                self._round.wait(min(left, _PAUSE))
+        self._hurry = False
+        return not identity.pending(self.folder)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=_PAUSE)
+
+    def _work(self) -> None:
+        pause = _PAUSE
+        while not self._stop.is_set():
+            if identity.pending(self.folder):
+                pause = _PAUSE if self._attempt() else min(2 * pause, _LONGEST_PAUSE)
+                with self._round:
+                    self._round.notify_all()
+            self._wake.wait(min(pause, _PAUSE) if self._hurry else pause)
+            if not self._stop.is_set():
+                self._wake.clear()
+
+    def _attempt(self) -> bool:
+        try:
+            self._courier.deliver()
+        except Timeout:
+            return True  # another process is at it
+        except Exception as error:  # the journal is safe, and no trouble of the server's may reach the training
+            if self.trouble is None:
+                console.say(f"MLflow does not take our metrics; they are kept in {self.folder} ({brief(error)})")
+            self.trouble = brief(error)
+            return False
+        if self.trouble is not None:
+            console.say("MLflow is back; what was kept has been sent")
+            self.trouble = None
+        return True
+
+
+def leftovers(root: Path) -> Iterator[Path]:
+    """State folders below ``root`` with something that has not arrived."""
+    for path in sorted(root.rglob(identity.FILE)):
+        if identity.pending(path.parent):
+            yield path.parent
+
+
+def send(root: Path) -> list[str]:
+    """Sends what was left over; returns what stands in the way, a line for each folder that is left."""
+    complaints = []
+    for folder in leftovers(root):
+        try:
+            Courier(folder).deliver()
+        except Timeout:
+            continue  # a running stage sends it
+        except Exception as error:  # one folder's trouble must not keep the others
+            complaints.append(f"{folder}: {brief(error)}")
+    return complaints
+
+
+def brief(error: BaseException) -> str:
+    lines = store.masked(str(error)).splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def patience() -> float:
+    """Seconds that the end of a stage waits for the server."""
+    text = os.environ.get("MNVI_TRACKING_WAIT", "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise StudyError(f"MNVI_TRACKING_WAIT={text!r}: expected seconds, 0 or more")
+    return seconds
+
+
+def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Neighbouring metrics together, everything else by itself."""
+    group: list[Entry] = []
+    for entry in entries:
+        metric = entry.record["kind"] == "metric"
+        if group and (not metric or len(group) == BATCH):
+            yield group
+            group = []
+        if metric:
+            group.append(entry)
+        else:
+            yield [entry]
+    if group:
+        yield group

@@ -1,0 +1,96 @@
+"""Where runs are kept: the address of the MLflow store, its first use, and a client of it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from pipeline.errors import StudyError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+EMBEDDED = "sqlite:///mlflow.db"
+_SQLITE = "sqlite:///"
+# MLflow's own answer to a silent server is minutes of retries; here the spool does the waiting. Its telemetry would
+# call a host that nobody named, and its bars disturb ours.
+_DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+
+
+def masked(text: str) -> str:
+    """The text without what stands between ``//`` and ``@`` of an address: a user's name and password."""
+    return re.sub(r"//[^/\s@]*(?:@[^/\s@]*)*@", "//***@", text)
+
+
+def address() -> str:
+    """``MLFLOW_TRACKING_URI``, or SQLite in the working folder; a path in it is made absolute for the workers."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or EMBEDDED
+    if ("://" not in uri and uri != "databricks") or uri.startswith("file:"):
+        raise StudyError(
+            f"MLFLOW_TRACKING_URI={masked(uri)!r}: a folder cannot hold runs any more; give a server "
+            f"(http://host:port) or a database ({EMBEDDED}), or unset it"
+        )
+    database = database_file(uri)
+    return uri if database is None else f"{_SQLITE}{database.absolute()}"
+
+
+def database_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def client(uri: str) -> MlflowClient:
+    """Opening a new SQLite store creates its tables, which only one process at a time may do."""
+    database = database_file(uri)
+    if database is None:
+        return _client(uri)
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{database}.lock"):
+            return _client(uri)
+    except OSError as error:
+        raise StudyError(
+            f"{database}: MLflow's database cannot be opened ({error.strerror or error}); make its folder writable or "
+            "set MLFLOW_TRACKING_URI"
+        ) from error
+
+
+@functools.cache
+def _client(uri: str) -> MlflowClient:
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for talkative in ("alembic", "mlflow"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)
+
+    opened = MlflowClient(uri)
+    if database_file(uri) is not None:
+        opened.search_experiments(max_results=1)
+    return opened
+
+
+def prepare() -> None:
+    """Makes the embedded store ready, so that the processes started afterwards find it complete."""
+    uri = address()
+    if database_file(uri) is not None:
+        client(uri)
+
+
+def artifact_folder(uri: str, experiment: str) -> str | None:
+    """Beside the database; a server has a place of its own."""
+    database = database_file(uri)
+    if database is None:
+        return None
+    return (database.parent / "mlartifacts" / re.sub(r"[^\w.-]", "_", experiment)).as_uri()

@@ -1,0 +1,59 @@
+"""What the machine does meanwhile: processor, memory, disk, network and GPU, as metrics of a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.tracking.runs import Run
+
+EVERY = 10.0  # seconds
+
+
+@contextmanager
+def measuring(run: Run, started: float) -> Iterator[None]:
+    """Measures in the background. Through the journal, not by MLflow's own thread, which gives up with the server."""
+    if importlib.util.find_spec("psutil") is None:
+        yield
+        return
+    stop = threading.Event()
+    thread = threading.Thread(target=_measure, args=(run, started, stop), name="system metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _measure(run: Run, started: float, stop: threading.Event) -> None:
+    monitors = _monitors()
+    while True:
+        values: dict[str, float] = {}
+        for monitor in monitors:
+            monitor.collect_metrics()
+            values |= monitor.aggregate_metrics()
+            monitor.clear_metrics()
+        # The step is the time since the run began, so that a restart goes on where it is.
+        run.metrics({f"system/{key}": value for key, value in values.items()}, int((time.time() - started) / EVERY))
+        if stop.wait(EVERY):
+            return
+
+
+def _monitors() -> list[Any]:
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    monitors: list[Any] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    if importlib.util.find_spec("pynvml") is not None:
+        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+
+        with suppress(RuntimeError):  # the library is there, a GPU is not
+            monitors.append(GPUMonitor())
+    return monitors
