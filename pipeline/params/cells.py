@@ -81,10 +81,11 @@ class Cell:
 
         The number of seeds is left out of training and searching for images: each seed stands for itself.
         """
-        text = json.dumps(self._settings(stage), sort_keys=True, default=str)
+        text = json.dumps(self.settings(stage), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _settings(self, stage: str) -> dict[str, Any]:
+    def settings(self, stage: str) -> dict[str, Any]:
+        """All settings that the stage's result depends on."""
         experiment, limits, resources = asdict(self.experiment), asdict(self.limits), asdict(self.resources)
         del experiment["methods"]
         settings: dict[str, Any] = {

@@ -80,10 +80,11 @@ def example(experiments: dict[str, Experiment]) -> str:
     return f"{experiment.name}-{method}: {where}"
 
 
-def notes(study: Study) -> list[str]:
+def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
     """What is odd but does no harm."""
     absent = [name for name in study.search if name not in study.cells]
-    unused = set(study.data) - {cell["data"] for cell in study.cells.values()}
-    return [f"study.search: {name} is not in study.cells, so it is not searched" for name in absent] + (
-        [f"study.data: {', '.join(sorted(unused))}: prepared, but no cell trains on it"] if unused else []
-    )
+    used = [experiments[cell["experiment"]] for cell in study.cells.values()]
+    unused = [name for name in study.data if not any(name in (given.data, *given.ood) for given in used)]
+    return [f"study.search: {name} is not in study.cells, so it is not searched" for name in absent] + [
+        f"study.data: {name} is prepared, but no cell uses it" for name in unused
+    ]

@@ -1,0 +1,71 @@
+"""Looking at the settings and choosing what is run.
+
+python -m pipeline.params check
+python -m pipeline.params show
+python -m pipeline.params select uci --cells boston-mnvi,yacht-mnvi
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipeline import console
+from pipeline.params import consistency, selecting, tracked
+from pipeline.params.cells import Cell
+from pipeline.params.reading import Params, load
+
+
+def main() -> None:
+    arguments = _arguments()
+    path: Path = arguments.params
+    if arguments.command == "select":
+        selecting.select(arguments.study, path, arguments.cells, arguments.results)
+    params = load(path)
+    for note in consistency.notes(params.study, params.experiments):
+        console.say(f"note: {note}")
+    if arguments.command == "settings":
+        tracked.write_settings(params)
+    elif arguments.command == "ood":
+        tracked.write_ood(params)
+    elif arguments.command == "check":
+        print(f"{path}: {len(params.experiments)} experiments and {len(params.study.cells)} cells are in order")
+    else:
+        show(params)
+
+
+def _arguments() -> argparse.Namespace:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: %(default)s")
+    parser = argparse.ArgumentParser(prog="python -m pipeline.params")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", parents=[common], help="read the settings and name the first mistake")
+    commands.add_parser("show", parents=[common], help="print what would be run, with which settings")
+    commands.add_parser("settings", parents=[common], help="write <results>/settings.json, which DVC compares")
+    commands.add_parser("ood", parents=[common], help="write <results>/ood.json, which DVC compares")
+    select = commands.add_parser("select", parents=[common], help="put a study of studies/ into the settings")
+    select.add_argument("study")
+    select.add_argument("--cells", type=lambda names: names.split(","), default=[], help="only these, with commas")
+    select.add_argument("--results", help="folder for the results, if not the study's own")
+    return parser.parse_args()
+
+
+def show(params: Params) -> None:
+    study = params.study
+    print(f"study {study.name}, preset {study.preset}, results in {study.results}")
+    print(f"data: {', '.join(study.data)}")
+    for cell in params.cells():
+        print(f"{cell.name}: {_summary(cell)}")
+
+
+def _summary(cell: Cell) -> str:
+    experiment = cell.experiment
+    repeats = f"{experiment.runs} runs" if cell.kind == "regression" else f"{experiment.seeds} seeds"
+    searched = f"search over {len(cell.grid_points())} points, then " if cell.searched else ""
+    chosen = ", ".join(f"{key} {value:g}" for key, value in cell.hyperparameters.items())
+    cut = "" if cell.complete else " (cut short by study.limits)"
+    return f"{searched}{repeats} of {experiment.epochs} epochs{cut}" + (f", {chosen}" if chosen else "")
+
+
+if __name__ == "__main__":
+    console.run(main)

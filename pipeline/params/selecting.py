@@ -1,0 +1,61 @@
+"""Putting another study of studies/*.yaml into params.yaml; the rest of that file, comments included, stays."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline import files
+from pipeline.params.checks import unknown
+from pipeline.params.reading import load, parse, read
+
+STUDIES = Path("studies")
+LOCK = Path("dvc.lock")
+SECTION = re.compile(r"^study:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def select(name: str, params: Path, cells: list[str], results: str | None) -> None:
+    """Each study has a lock file of its own, kept with its results while another study is selected."""
+    known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+    if name not in known:
+        raise unknown("select", name, known, f"a study in {STUDIES}/")
+    before = load(params).study
+    source = STUDIES / f"{name}.yaml"
+    section = SECTION.findall(source.read_text(encoding="utf-8"))[0].rstrip() + "\n\n"
+    rest = parse(params)
+    if cells or results:
+        study = parse(source)["study"]
+        _narrow(study, cells, rest["experiments"])
+        study["results"] = results or study["results"]
+        section = yaml.safe_dump({"study": study}, sort_keys=False, default_flow_style=None, width=118) + "\n"
+    after = read({**rest, **yaml.safe_load(section)}).study
+    text = SECTION.sub(lambda _: section, params.read_text(encoding="utf-8"), count=1)
+    files.write_text(params, text)
+    _swap_locks(before.results, after.results)
+
+
+def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Any]) -> None:
+    """Leaves only these cells, and what they need."""
+    for cell in cells:
+        if cell not in study["cells"]:
+            raise unknown("--cells", cell, study["cells"], "a cell of this study")
+    if cells:
+        study["cells"] = {cell: study["cells"][cell] for cell in cells}
+        study["search"] = [cell for cell in study["search"] if cell in cells]
+        used = [experiments[cell["experiment"]] for cell in study["cells"].values()]
+        needed = {name for experiment in used for name in (experiment["data"], *experiment.get("ood", []))}
+        study["data"] = [name for name in study["data"] if name in needed]
+
+
+def _swap_locks(before: Path, after: Path) -> None:
+    if before == after:
+        return
+    if LOCK.exists():
+        files.write_text(before / LOCK, LOCK.read_text(encoding="utf-8"))
+        LOCK.unlink()
+    kept = after / LOCK
+    if kept.exists():
+        files.write_text(LOCK, kept.read_text(encoding="utf-8"))
