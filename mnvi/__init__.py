@@ -8,7 +8,7 @@
 (torch.Size([8, 3]), torch.Size([8, 3]))
 """
 
-from mnvi import covariance, layers, methods, metrics, models, rules
+from mnvi import covariance, layers, methods, metrics, models, replicas, rules
 from mnvi.convert import bayesian_layers, convert, kl_divergence
 from mnvi.covariance import DVI, JointGaussian
 from mnvi.elementwise import elementwise, quadrature, taylor
@@ -66,6 +66,7 @@ __all__ = [
     "optimize_for_inference",
     "options",
     "quadrature",
+    "replicas",
     "rule",
     "rules",
     "taylor",

@@ -1,0 +1,222 @@
+"""Replicas: every one of them ends as if it had been trained alone, in a plain loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import mnvi
+from mnvi import replicas
+from mnvi.recording import Recording
+
+SEEDS = [5, 6, 7]
+FEATURES = 4
+RECIPE = replicas.Recipe(epochs=3, batch_size=16, learning_rate=0.05, momentum=0.9, milestones=(2,), clip=1.0)
+
+
+def data(examples=(50, 51, 50)):
+    generator = torch.Generator().manual_seed(1)
+    sets = [torch.randn(n, FEATURES + 1, generator=generator) for n in examples]
+    return [(rows[:, :-1], rows[:, -1]) for rows in sets]
+
+
+def builder(network, likelihood=None):
+    def build(k):
+        schedule = mnvi.StepSchedule({0: 0.01, 2: 1.0})
+        return mnvi.Objective(network(), mnvi.ELBO(likelihood or mnvi.GaussianLikelihood(), 50 + k % 2, schedule))
+
+    return build
+
+
+def method(name):
+    hyperparameters = {"prior_variance": 10.0} if name in ("mnvi", "mfvi", "smfvi", "mc_mfvi") else {}
+    dropout = 0.2 if name == "mc_dropout" else 0.0
+    return lambda: mnvi.methods.build(name, lambda: mnvi.models.mlp(FEATURES, 10, dropout=dropout), **hyperparameters)
+
+
+def trained_alone(build, k, examples, recipe):
+    torch.manual_seed(SEEDS[k])
+    objective = build(k).train()
+    parameters = list(objective.parameters())
+    if recipe.optimizer == "sgd":
+        optimizer = torch.optim.SGD(
+            parameters, recipe.learning_rate, recipe.momentum, 0, recipe.weight_decay, recipe.nesterov
+        )
+    else:
+        amsgrad = recipe.optimizer == "amsgrad"
+        optimizer = torch.optim.Adam(
+            parameters, recipe.learning_rate, weight_decay=recipe.weight_decay, amsgrad=amsgrad
+        )
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(recipe.milestones), recipe.gamma)
+    x, y = examples
+    for epoch in range(recipe.epochs):
+        for rows in torch.randperm(len(y)).split(recipe.batch_size):
+            optimizer.zero_grad()
+            objective(x[rows], y[rows], epoch).loss.backward()
+            if recipe.clip is not None:
+                nn.utils.clip_grad_norm_(parameters, recipe.clip, math.inf)
+            optimizer.step()
+        schedule.step()
+    return objective.state_dict()
+
+
+def assert_as_alone(build, recipe):
+    together = replicas.train(build, data(), SEEDS, recipe)
+    for k, examples in enumerate(data()):
+        for name, alone in trained_alone(build, k, examples, recipe).items():
+            torch.testing.assert_close(together.state[name][k], alone, rtol=1e-4, atol=1e-6, msg=f"{name} of {k}")
+
+
+@pytest.mark.parametrize("name", [name for name in mnvi.methods.NAMES if name != "ensemble"])
+def test_every_method_ends_as_if_trained_alone(name):
+    with mnvi.options(relu_floor=1e-5):
+        assert_as_alone(builder(method(name)), RECIPE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": "adam", "learning_rate": 0.01},
+        {"optimizer": "amsgrad", "learning_rate": 0.01, "weight_decay": 0.1},
+        {"nesterov": True, "weight_decay": 0.1},
+        {"momentum": 0.0, "clip": None, "learning_rate": 0.001},
+    ],
+    ids=["adam", "amsgrad with decay", "nesterov with decay", "plain"],
+)
+def test_every_optimiser_ends_as_torch_s_own(changes):
+    assert_as_alone(builder(method("deterministic")), dataclasses.replace(RECIPE, **changes))
+
+
+def test_batch_norm_s_running_statistics_follow():
+    assert_as_alone(
+        builder(lambda: nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))), RECIPE
+    )
+
+
+def test_noise_inside_the_likelihood_comes_from_each_replica_s_generator():
+    def build(k):
+        net = mnvi.convert(nn.Linear(FEATURES, 3), mnvi.MultiplicativeNoise(1.0))
+        return mnvi.Objective(net, mnvi.ELBO(mnvi.CategoricalLikelihood(num_samples=4), num_data=50))
+
+    labelled = [(x, y.gt(0).long()) for x, y in data()]
+    together = replicas.train(build, labelled, SEEDS, RECIPE)
+    alone = trained_alone(build, 1, labelled[1], RECIPE)
+    torch.testing.assert_close(together.state["net.weight"][1], alone["net.weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_blocks_do_not_change_results(monkeypatch):
+    whole = replicas.train(builder(method("mnvi")), data(), SEEDS, RECIPE)
+    monkeypatch.setattr(replicas, "CACHE", 1)
+    blocks = []
+    single = replicas.train(
+        builder(method("mnvi")), data(), SEEDS, RECIPE, progress=lambda members, *_: blocks.append(members)
+    )
+    assert [0] in blocks and [2] in blocks
+    torch.testing.assert_close(whole.state, single.state, rtol=1e-5, atol=1e-6)
+
+
+def test_a_replica_that_diverges_is_named_and_harms_no_other():
+    broken = data((50, 50, 50))
+    broken[1][1][7] = math.nan
+    replicated = replicas.train(builder(method("mnvi")), broken, SEEDS, RECIPE)
+    sound = replicas.train(builder(method("mnvi")), data((50, 50, 50)), SEEDS, RECIPE)
+    assert replicated.failures == {1: 0}
+    for name, values in replicated.state.items():
+        assert torch.equal(values[[0, 2]], sound.state[name][[0, 2]]), name
+
+
+def test_module_returns_the_trained_network_in_evaluation_mode():
+    build = builder(method("mc_dropout"))
+    trained = replicas.train(build, data(), SEEDS, RECIPE)
+    again = replicas.load(build, SEEDS, trained.state, trained.losses)
+    module = again.module(2)
+    assert not module.training
+    torch.testing.assert_close(dict(module.state_dict()), {n: v[2] for n, v in trained.state.items()})
+
+
+def test_losses_are_those_of_the_epochs():
+    trained = replicas.train(builder(method("deterministic")), data(), SEEDS, RECIPE)
+    assert trained.losses.shape == (3, 3)
+    assert (trained.losses[:, -1] < trained.losses[:, 0]).all()
+
+
+def test_torch_s_generator_is_left_as_it_was():
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    replicas.train(builder(method("mc_dropout")), data(), SEEDS, RECIPE)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("epochs", 0), ("batch_size", 1.5), ("learning_rate", -1.0), ("optimizer", "lamb"), ("clip", 0.0)],
+)
+def test_a_recipe_names_its_bad_value(key, value):
+    settings = {"epochs": 1, "batch_size": 1, "learning_rate": 0.1, key: value}
+    with pytest.raises(ValueError, match=f"{key}={value!r}"):
+        replicas.Recipe(**settings)
+
+
+def test_seeds_and_data_must_be_equally_many():
+    with pytest.raises(ValueError, match="data has 3 entries and seeds 2"):
+        replicas.train(builder(method("mnvi")), data(), [1, 2], RECIPE)
+
+
+def test_build_must_return_an_objective():
+    with pytest.raises(TypeError, match=r"build\(0\) must return an mnvi.Objective, got a Linear"):
+        replicas.train(lambda k: nn.Linear(4, 2), data(), SEEDS, RECIPE)
+
+
+def test_an_unknown_random_operation_is_refused():
+    with pytest.raises(NotImplementedError, match=r"poisson.*each with its own generator"):
+        Recording(lambda x: torch.poisson(x), (torch.ones(2, 3),), [torch.Generator()] * 2)
+
+
+def test_a_recording_leaves_out_what_is_computed_twice_and_equals_the_function():
+    def function(x):
+        a = torch.exp(x * 1).view(x.shape).transpose(0, 1).transpose(0, 1)
+        b = torch.exp(x)
+        return (a + b) * torch.ones_like(x)
+
+    x = torch.randn(3, 4)
+    recording = Recording(function, (x,), [])
+    names = [str(node.target) for node in recording.module.graph.nodes]
+    assert sum("exp" in name for name in names) == 1
+    assert not any("transpose" in name or "ones_like" in name for name in names)
+    assert torch.equal(recording(x), function(x))
+
+
+def test_a_recording_keeps_what_is_changed_in_place():
+    def function(x):
+        total = torch.zeros_like(x)
+        view = total[0]
+        view.add_(x[0])
+        return total
+
+    x = torch.randn(3, 4)
+    recording = Recording(function, (x,), [])
+    recording(x)
+    assert torch.equal(recording(x), function(x))
+
+
+def test_relu_under_torch_func_equals_eager(subtests):
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(5, 7, generator=generator) * 3
+    var = torch.rand(5, 7, generator=generator) * 2e-5
+
+    def total(mean, var):
+        out = torch.relu(mnvi.Gaussian.trusted(mean, var))
+        return (out.mean * torch.arange(7)).sum() + (out.var * torch.arange(7) ** 2).sum()
+
+    with mnvi.options(relu_floor=1e-5):
+        together = torch.vmap(torch.func.grad(total, (0, 1)))(mean, var)
+        leaves = [t.clone().requires_grad_() for t in (mean, var)]
+        sum(total(m, v) for m, v in zip(*leaves, strict=True)).backward()
+    for name, got, leaf in zip(("mean", "var"), together, leaves, strict=True):
+        with subtests.test(name):
+            torch.testing.assert_close(got, leaf.grad)
