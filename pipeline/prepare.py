@@ -7,35 +7,61 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any, Protocol
 
 from pipeline import console, files, params
-from pipeline.data.sources import CACHE, MissingData
-from pipeline.data.tables import find_table, write_table
+from pipeline.data.folders import find_folder
+from pipeline.data.images import find_images
+from pipeline.data.sources import MissingData
+from pipeline.data.tables import find_table
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 
 
-def prepare(dataset: Dataset, missing_data: str, cache: Path = CACHE) -> None:
+class Found(Protocol):
+    """Data on their way from a source to their folder."""
+
+    @property
+    def summary(self) -> dict[str, Any]: ...
+
+    def write(self, folder: Path) -> None: ...
+
+
+class Nothing:
+    """What is written for a data set that the study goes on without."""
+
+    def __init__(self, reason: MissingData) -> None:
+        self.summary = {"missing": str(reason)}
+
+    def write(self, folder: Path) -> None:
+        pass
+
+
+def prepare(dataset: Dataset, missing_data: str) -> None:
     """Writes the data set's folder, whole or not at all."""
-    about = {"name": dataset.name, "kind": dataset.kind}
+    found = _find(dataset, missing_data)
+    with files.replacing(dataset.folder_out) as folder:
+        folder.mkdir()
+        found.write(folder)
+        files.write_json(folder / "summary.json", {"name": dataset.name, "kind": dataset.kind, **found.summary})
+
+
+def _find(dataset: Dataset, missing_data: str) -> Found:
     try:
-        found = find_table(dataset, cache)
+        if dataset.kind == "table":
+            return find_table(dataset)
+        if dataset.kind == "images":
+            return find_images(dataset)
+        return find_folder(dataset)
     except MissingData as error:
         if missing_data != "skip":
             raise
         console.say(f"{error}\n{dataset.name}: skipped, as study.missing_data says")
-        with files.replacing(dataset.folder_out) as folder:
-            folder.mkdir()
-            files.write_json(folder / "summary.json", {**about, "missing": str(error)})
-        return
-    with files.replacing(dataset.folder_out) as folder:
-        folder.mkdir()
-        write_table(found, folder)
-        files.write_json(folder / "summary.json", {**about, **found.summary})
+        return Nothing(error)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.prepare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pipeline.prepare", description="Prepares one data set.")
     parser.add_argument("dataset", help="a name under `datasets` of the parameters")
     parser.add_argument("--params", default="params.yaml", help="the study's parameters")
     arguments = parser.parse_args()

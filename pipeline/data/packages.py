@@ -44,14 +44,13 @@ def fetch(package: Package, cache: Path) -> Path:
     if kept.exists() and files.sha256(kept) == package.sha256:
         return kept
     say(f"fetching {package} ({package.megabytes:g} MB)")
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as folder:
+    with files.replacing(kept) as temporary, tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as folder:
         _run(package.command(), folder)
         fetched = _archive(Path(folder))
         digest = files.sha256(fetched)
         if digest != package.sha256:
             raise Unavailable(f"{fetched.name} has the SHA-256 {digest}, expected {package.sha256}")
-        os.replace(fetched, kept)
+        os.replace(fetched, temporary)
     return kept
 
 

@@ -76,4 +76,6 @@ def in_mirror(path: str) -> Path:
         raise Unavailable(f"{MIRROR} is not set")
     if not (folder / path).exists():
         raise Unavailable(f"there is no {folder / path}")
+    if not os.access(folder / path, os.R_OK):
+        raise StudyError(f"{folder / path}: may not be read; change its permissions or unset {MIRROR}")
     return folder / path

@@ -30,13 +30,18 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTable:
     """A table on its way from a source to its folder."""
 
     x: np.ndarray
     y: np.ndarray
     tests: list[list[int]]
     summary: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        np.save(folder / "x.npy", np.ascontiguousarray(self.x))
+        np.save(folder / "y.npy", np.ascontiguousarray(self.y))
+        files.write_json(folder / "splits.json", {"test": self.tests})
 
 
 def load_table(folder: str | Path) -> Table:
@@ -49,7 +54,7 @@ def load_table(folder: str | Path) -> Table:
     return Table(x, y, [torch.tensor(rows) for rows in tests], summary)
 
 
-def find_table(dataset: Dataset, cache: Path = CACHE) -> Found:
+def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:
     """The table that an entry of params.yaml describes, checked and split."""
     raw, source = table_sources.find(dataset, cache)
     x, y = raw.values[:, raw.features], raw.values[:, raw.target]
@@ -66,13 +71,7 @@ def find_table(dataset: Dataset, cache: Path = CACHE) -> Found:
         "tests": len(tests),
         "notes": notes,
     }
-    return Found(x, y, tests, summary)
-
-
-def write_table(found: Found, folder: Path) -> None:
-    np.save(folder / "x.npy", np.ascontiguousarray(found.x))
-    np.save(folder / "y.npy", np.ascontiguousarray(found.y))
-    files.write_json(folder / "splits.json", {"test": found.tests})
+    return FoundTable(x, y, tests, summary)
 
 
 def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
