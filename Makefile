@@ -6,13 +6,15 @@ WORKERS ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+# The stages that DVC starts say `python`.
+DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast lint format lock bench clean
+.PHONY: help setup test fast lint format lock bench study uci images paper ui clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*  ## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
 
 setup: $(INSTALLED)  ## create .venv and install the locked versions
 
@@ -25,7 +27,7 @@ fast: setup  ## run the tests that are not marked slow
 lint: setup  ## ruff and mypy
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
-	$(RUN) -m mypy mnvi
+	$(RUN) -m mypy
 
 format: setup  ## let ruff rewrite the source
 	$(RUN) -m ruff check --fix
@@ -37,12 +39,24 @@ lock: setup  ## write requirements.lock from pyproject.toml and what is installe
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)
 
+study: setup  ## run the study that params.yaml selects (the default one: a quarter of an hour on two cores)
+	$(DVC) repro
+	@$(RUN) -m pipeline.params report
+
+uci images paper: setup  ## run a whole table of the paper, or both, into recorded/<name>
+	$(RUN) -m pipeline.params select $@
+	$(DVC) repro
+	$(RUN) -m pipeline.params select default
+
+ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
+	$(RUN) -m mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" --host 127.0.0.1 --port 5000
+
 bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks
 
 clean:  ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
-	find mnvi tests tools -name __pycache__ -type d -exec rm -rf {} +
+	find mnvi pipeline tests tools -name __pycache__ -type d -exec rm -rf {} +
 
 # The project itself goes in without dependencies, since the lock has already named them all, and without build
 # isolation, since that would fetch an unpinned setuptools.

@@ -28,6 +28,8 @@ def main() -> None:
         tracked.write_settings(params)
     elif arguments.command == "ood":
         tracked.write_ood(params)
+    elif arguments.command == "report":
+        print(f"report: {params.study.results / 'report' / 'index.html'}")
     elif arguments.command == "check":
         print(f"{path}: {len(params.experiments)} experiments and {len(params.study.cells)} cells are in order")
     else:
@@ -41,6 +43,7 @@ def _arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", parents=[common], help="read the settings and name the first mistake")
     commands.add_parser("show", parents=[common], help="print what would be run, with which settings")
+    commands.add_parser("report", parents=[common], help="print where the report is")
     commands.add_parser("settings", parents=[common], help="write <results>/settings.json, which DVC compares")
     commands.add_parser("ood", parents=[common], help="write <results>/ood.json, which DVC compares")
     select = commands.add_parser("select", parents=[common], help="put a study of studies/ into the settings")

@@ -1,7 +1,8 @@
 """What DVC compares to tell whether a stage is out of date, where its templates cannot express it.
 
-`settings.json` holds, for each cell and stage, exactly the settings that its result depends on; `ood.json` the digests of
-the data that a cell is tested on beside its own. Stages depend on their entry in these files, not on the files.
+`settings.json` holds, for each cell and stage, exactly the settings that its result depends on and a digest of the code
+of its kind; `ood.json` the digests of the data that a cell is tested on beside its own. Stages depend on their entry in
+these files, not on the files.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from pipeline.params.cells import Cell
 from pipeline.params.reading import Params
 
 STAGES = ("tune", "train", "evaluate")
-CODE = {"regression": Path("pipeline/regression"), "classification": Path("pipeline/images")}
+CODE = {
+    "regression": [Path("pipeline/regression")],
+    "classification": [Path("pipeline/images"), Path("pipeline/data/augmentation.py")],
+}
 
 
 def write_settings(params: Params) -> None:
-    code = {kind: _digest(folder) for kind, folder in CODE.items()}
+    code = {kind: _digest(paths) for kind, paths in CODE.items()}
     cells = {
         cell.name: {stage: {**cell.settings(stage), "code": code[cell.kind]} for stage in STAGES}
         for cell in params.cells()
@@ -41,8 +45,8 @@ def _ood(cell: Cell) -> dict[str, Any]:
     return digests
 
 
-def _digest(folder: Path) -> str:
-    """Of the source files in a folder, with their names."""
-    names = sorted(folder.rglob("*.py"))
-    text = "".join(f"{name.relative_to(folder)} {files.sha256(name)}\n" for name in names)
+def _digest(paths: list[Path]) -> str:
+    """Of source files and folders of them, with their names."""
+    names = sorted(name for path in paths for name in (path.rglob("*.py") if path.is_dir() else [path]))
+    text = "".join(f"{name} {files.sha256(name)}\n" for name in names)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
