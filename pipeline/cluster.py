@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pipeline.errors import StudyError
 
@@ -37,7 +38,7 @@ def connected() -> Iterator[None]:
         return
     address = os.environ.get("RAY_ADDRESS")
     verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
-    logs = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
+    logs: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     try:
         if address:
             _join(address, logs)
@@ -57,7 +58,7 @@ def cpus() -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
-def _join(address: str, logs: dict[str, bool | str]) -> None:
+def _join(address: str, logs: dict[str, Any]) -> None:
     import ray
 
     try:

@@ -21,9 +21,7 @@ from pipeline.regression import networks
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica
 
-# Networks in a task. DVI keeps a covariance matrix of the hidden units for every row of a batch.
-SIZE = {"dvi": 20}
-USUAL_SIZE = 50
+SIZE = 50  # networks in a chunk: enough to train together, few enough that an interruption loses little
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,7 @@ class Chunks:
 
     @classmethod
     def of(cls, cell: Cell, folds: list[Fold], plan: Sequence[Replica], digest: str) -> Chunks:
-        size = SIZE.get(cell.method, USUAL_SIZE)
-        parts = [list(plan[start : start + size]) for start in range(0, len(plan), size)]
+        parts = [list(plan[start : start + SIZE]) for start in range(0, len(plan), SIZE)]
         depends_on = [cell.fingerprint("train"), digest, [[asdict(network) for network in part] for part in parts]]
         fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
         return cls(cell, folds, parts, cell.state("train") / "chunks", fingerprint)
@@ -78,7 +75,7 @@ def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list
     if not waiting:
         return [results[index] for index in sorted(results)]
     with cluster.connected(), progress(f"train {chunks.cell.name}", total, "network epochs", done) as bar:
-        board = _Board.remote()
+        board: Any = ray.remote(num_cpus=0)(_Board).remote()
         cell, folds = ray.put(chunks.cell), ray.put(chunks.folds)
         running: dict[ray.ObjectRef[Any], int] = {}
         most = cluster.cpus()
@@ -96,7 +93,6 @@ def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list
     return [results[index] for index in sorted(results)]
 
 
-@ray.remote(num_cpus=0)
 class _Board:
     """Where tasks write how far they are."""
 
@@ -114,11 +110,11 @@ class _Board:
 def _train_chunk(cell: Cell, folds: list[Fold], part: list[Replica], board: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     began, cpu = time.time(), time.process_time()
-    trained = networks.train(cell, part, folds, lambda *_: board.advance.remote(len(part)))
+    trained = networks.train(cell, part, folds, lambda some, *_: board.advance.remote(len(some)))
     return {
         "state": trained.state,
-        "failures": trained.failures,
         "losses": trained.losses,
+        "failures": trained.failures,
         "began": began,
         "ended": time.time(),
         "cpu_seconds": time.process_time() - cpu,

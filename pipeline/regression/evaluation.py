@@ -24,11 +24,11 @@ def run(cell: Cell) -> None:
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests[: training["folds"]])
     plan = networks.plan(cell, training["folds"], training["runs"])
-    trained = networks.restore(cell, plan, parts, saved["state"])
+    trained = networks.restore(cell, plan, parts, saved)
     with tracking.run(cell, "evaluate", state=cell.state("evaluate")) as tracked:
         judged = []
         with progress(f"evaluate {cell.name}", training["folds"] * training["runs"], "predictions") as bar:
-            for one in judge(cell, plan, parts, trained, saved["failures"], all_scores):
+            for one in judge(cell, plan, parts, trained, all_scores):
                 judged.append(one)
                 bar.advance()
         scores = _scores(cell, training, judged)
@@ -85,7 +85,7 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged]) -> d
 
 def _flat(scores: dict[str, Any]) -> dict[str, float]:
     """Numbers alone; a deviation that a single run does not have is left out."""
-    flat = {}
+    flat: dict[str, float | None] = {}
     for name, value in scores["metrics"].items():
         flat |= {name: value["mean"], f"{name}_std": value["std"]}
     flat |= {"seconds": scores["seconds"], "num_parameters": scores["num_parameters"], "failed": len(scores["failed"])}

@@ -64,14 +64,14 @@ def recipe(cell: Cell) -> replicas.Recipe:
 
 def builder(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold]) -> Callable[[int], mnvi.Objective]:
     """A function that makes the k-th network with its loss."""
+    hidden = cell.experiment.hidden
+    assert hidden is not None  # params.yaml is refused without it
 
     def build(k: int) -> mnvi.Objective:
         fold = folds[networks[k].fold]
         method, arguments = _method(cell, networks[k])
         dropout = cell.hyperparameters.get("dropout", 0.0)
-        net = mnvi.methods.build(
-            method, lambda: mnvi.models.mlp(fold.x.shape[1], cell.experiment.hidden, dropout=dropout), **arguments
-        )
+        net = mnvi.methods.build(method, lambda: mnvi.models.mlp(fold.x.shape[1], hidden, dropout=dropout), **arguments)
         kappa = 0.0 if cell.method in NOT_BAYESIAN else mnvi.StepSchedule(cell.experiment.kappa)
         return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=len(fold.y), kappa=kappa))
 
@@ -82,7 +82,7 @@ def train(
     cell: Cell,
     networks: Sequence[Replica],
     folds: Sequence[Fold],
-    progress: Callable[[int, Tensor], None] | None = None,
+    progress: Callable[[list[int], int, Tensor], None] | None = None,
 ) -> replicas.Replicas:
     """Trains these networks together."""
     data = [(folds[network.fold].x, folds[network.fold].y) for network in networks]
@@ -91,11 +91,10 @@ def train(
         return replicas.train(builder(cell, networks, folds), data, seeds, recipe(cell), progress=progress)
 
 
-def restore(
-    cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold], state: dict[str, Tensor]
-) -> replicas.Replicas:
-    """Trained networks from their saved state."""
-    return replicas.load(builder(cell, networks, folds), [network.seed for network in networks], state)
+def restore(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold], saved: dict[str, Any]) -> replicas.Replicas:
+    """Trained networks from their saved state and losses."""
+    seeds = [network.seed for network in networks]
+    return replicas.load(builder(cell, networks, folds), seeds, saved["state"], saved["losses"])
 
 
 def num_parameters(cell: Cell, folds: Sequence[Fold]) -> int:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from mnvi.replicas import Replicas
 from torch import Tensor
 from torch.distributions import Distribution
 
 import mnvi
 from mnvi import metrics
+from mnvi.replicas import Replicas
 from pipeline.params import Cell
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica, members, paper_options
@@ -35,16 +35,14 @@ def judge(
     networks: Sequence[Replica],
     folds: Sequence[Fold],
     trained: Replicas,
-    failures: dict[int, int],
     measure: Callable[[Distribution, Tensor], dict[str, float]],
 ) -> Iterator[Judged]:
     """Measures every fold and run; the members of an ensemble, which follow each other in the plan, are asked together.
 
     Args:
-        failures: from position in the plan to the epoch in which that network failed.
         measure: from prediction and targets to scores.
     """
-    size = members(cell)
+    size, failures = members(cell), trained.failures
     for start in range(0, len(networks), size):
         group = range(start, start + size)
         fold, run = networks[start].fold, networks[start].run

@@ -107,7 +107,7 @@ def objective(cell: Cell, parts: list[Fold]) -> float | None:
     for start in range(0, len(plan), size):
         some = plan[start : start + size]
         trained = networks.train(cell, some, parts)
-        for one in judge(cell, some, parts, trained, trained.failures, log_likelihood):
+        for one in judge(cell, some, parts, trained, log_likelihood):
             if one.scores is None:
                 return None
             values.append(-one.scores["log_likelihood"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,8 +28,11 @@ def run(cell: Cell) -> None:
         tracked.params({**cell.hyperparameters, "runs": runs, "folds": len(tests), "epochs": cell.experiment.epochs})
         tracked.dataset(table.summary)
         results = train(chunks, lambda index, result: _say_failures(chunks.parts[index], result["failures"]))
-        failures, state, history = _joined(results, chunks)
-        files.write_tensors(cell.model / "replicas.pt", {"state": state, "failures": failures})
+        state = {name: torch.cat([result["state"][name] for result in results]) for name in results[0]["state"]}
+        losses = torch.cat([result["losses"] for result in results])
+        failures = networks.restore(cell, plan, parts, {"state": state, "losses": losses}).failures
+        files.write_tensors(cell.model / "replicas.pt", {"state": state, "losses": losses, "failures": failures})
+        history = _history(losses, failures)
         intervals = [(result["began"], result["ended"]) for result in results]
         files.write_json(
             cell.model / "training.json",
@@ -51,7 +53,7 @@ def run(cell: Cell) -> None:
             },
         )
         for point in history:
-            tracked.metrics({"loss": point["loss"]}, step=point["epoch"])
+            tracked.metrics({"loss": point["loss"]}, step=int(point["epoch"]))
         tracked.artifact(cell.model / "training.json")
 
 
@@ -75,18 +77,13 @@ def busy(intervals: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-def _joined(
-    results: Sequence[dict[str, Any]], chunks: Chunks
-) -> tuple[dict[int, int], dict[str, Tensor], list[dict[str, float]]]:
-    failures, start = {}, 0
-    for result, part in zip(results, chunks.parts, strict=True):
-        failures.update({start + k: epoch for k, epoch in result["failures"].items()})
-        start += len(part)
-    state = {name: torch.cat([result["state"][name] for result in results]) for name in results[0]["state"]}
-    losses = torch.cat([result["losses"] for result in results])
-    sound = losses[[k for k in range(start) if k not in failures]].mean(0).tolist()
-    epochs = range(EVERY, len(sound) + 1, EVERY)
-    return failures, state, [{"epoch": epoch, "loss": sound[epoch - 1]} for epoch in epochs]
+def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]:
+    """The mean loss of the networks that did not fail, now and then."""
+    sound = [k for k in range(len(losses)) if k not in failures]
+    if not sound:
+        return []
+    means = losses[sound].mean(0).tolist()
+    return [{"epoch": epoch, "loss": means[epoch - 1]} for epoch in range(EVERY, len(means) + 1, EVERY)]
 
 
 def _say_failures(part: Sequence[Replica], failures: dict[int, int]) -> None:

@@ -1,0 +1,107 @@
+import json
+import math
+import statistics
+
+import pytest
+import torch
+from tiny_study import cell, enter
+
+import mnvi
+from pipeline import files
+from pipeline.regression import evaluation, folds, networks, search
+
+
+@pytest.fixture(autouse=True)
+def study(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch)
+
+
+def trained(method, failures=None):
+    """Trains in this process and writes what the training stage does."""
+    one = cell(method)
+    search.run(one)
+    table, tests = folds.load(one)
+    parts = folds.test_folds(table, tests)
+    plan = networks.plan(one, folds=2, runs=2)
+    nets = networks.train(one, plan, parts)
+    for k, epoch in (failures or {}).items():
+        nets.losses[k, epoch:] = math.nan
+    files.write_tensors(one.model / "replicas.pt", {"state": nets.state, "losses": nets.losses, "failures": failures})
+    report = {"folds": 2, "runs": 2, "epochs": 3, "complete": True, "seconds": 1.5, "num_parameters": 7}
+    files.write_json(one.model / "training.json", {**report, "hyperparameters": one.hyperparameters})
+    evaluation.run(one)
+    return nets, parts, json.loads((one.evaluate / "scores.json").read_text())
+
+
+def normal_log_density(y, mean, variance):
+    return -0.5 * (torch.log(2 * math.pi * variance) + (y - mean).square() / variance)
+
+
+@torch.no_grad()
+def test_scores_of_a_one_pass_method_by_hand():
+    nets, parts, scores = trained("mnvi")
+    with networks.paper_options():
+        out = nets.module(3).net(parts[1].held_x)  # run 1, fold 1
+    mean, variance = out.mean[:, 0], out.var[:, 0] + torch.exp(out.mean[:, 1] + out.var[:, 1] / 2)
+    y = parts[1].held_y
+    expected = {
+        "log_likelihood": normal_log_density(y, mean, variance).mean(),
+        "rmse": (mean - y).square().mean().sqrt(),
+        "coverage_95": ((y - mean).abs() <= 1.959964 * variance.sqrt()).float().mean(),
+        "coverage_50": ((y - mean).abs() <= 0.6744898 * variance.sqrt()).float().mean(),
+    }
+    for name, value in expected.items():
+        assert scores["per_fold"][name][1][1] == pytest.approx(float(value), rel=1e-5), name
+
+
+@torch.no_grad()
+def test_an_ensemble_predicts_with_the_mixture_of_its_members():
+    nets, parts, scores = trained("ensemble")
+    y = parts[1].held_y
+    outs = [nets.module(k).net(parts[1].held_x) for k in (3, 4, 5)]  # run 0, fold 1
+    densities = torch.stack([normal_log_density(y, out[:, 0], out[:, 1].exp()) for out in outs])
+    expected = (densities.logsumexp(0) - math.log(3)).mean()
+    assert scores["per_fold"]["log_likelihood"][0][1] == pytest.approx(float(expected), rel=1e-5)
+    rmse = (torch.stack([out[:, 0] for out in outs]).mean(0) - y).square().mean().sqrt()
+    assert scores["per_fold"]["rmse"][0][1] == pytest.approx(float(rmse), rel=1e-5)
+
+
+def test_a_run_is_the_mean_of_its_folds_and_the_deviation_is_over_runs():
+    _, _, scores = trained("ddvi")
+    per_run = [sum(run) / 2 for run in scores["per_fold"]["rmse"]]
+    assert scores["metrics"]["rmse"]["values"] == pytest.approx(per_run)
+    assert scores["metrics"]["rmse"]["mean"] == pytest.approx(sum(per_run) / 2)
+    assert scores["metrics"]["rmse"]["std"] == pytest.approx(abs(per_run[0] - per_run[1]) / math.sqrt(2))
+    flat = json.loads((cell("ddvi").evaluate / "metrics.json").read_text())
+    assert flat["rmse_std"] == scores["metrics"]["rmse"]["std"]
+    assert all(isinstance(number, int | float) for number in flat.values())
+
+
+def test_failed_networks_are_left_out_and_counted():
+    _, _, scores = trained("deterministic", failures={1: 2})
+    assert scores["failed"] == [{"fold": 1, "run": 0, "epoch": 2}]
+    rmse = scores["per_fold"]["rmse"]
+    assert rmse[0][1] is None
+    assert scores["metrics"]["rmse"]["values"] == pytest.approx([rmse[0][0], statistics.fmean(rmse[1])])
+
+
+def test_an_ensemble_with_a_failed_member_is_left_out():
+    _, _, scores = trained("ensemble", failures={4: 1})
+    assert scores["failed"] == [{"fold": 1, "run": 0, "epoch": 1}]
+
+
+def test_one_run_has_no_deviation():
+    assert evaluation.summary([[1.0, 3.0]]) == {"mean": 2.0, "std": None, "values": [2.0]}
+
+
+def test_a_run_without_any_sound_network_is_left_out():
+    assert evaluation.summary([[None, None], [1.0, None]])["values"] == [1.0]
+
+
+def test_kappa_is_scaled_by_the_rows_of_the_training_fold():
+    one = cell("mnvi")
+    table, tests = folds.load(one)
+    objective = networks.builder(one, networks.plan(one, 2, 1), folds.test_folds(table, tests))(0)
+    assert objective.elbo.num_data == 30
+    assert isinstance(objective.elbo.kappa, mnvi.StepSchedule)
+    assert objective.elbo.kappa(2) == 1.0

@@ -1,0 +1,112 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_study import METHODS, cell, enter, make_study
+
+from pipeline import cluster, files
+from pipeline.data import load_table
+from pipeline.regression import evaluation, folds, networks, search, training
+from pipeline.regression.chunks import Chunks
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ray_is_up():
+    with cluster.connected():
+        yield
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def train(method):
+    one = cell(method)
+    search.run(one)
+    training.run(one)
+    return one
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_goes_from_table_to_scores(study, ray_is_up, method):
+    one = train(method)
+    evaluation.run(one)
+    scores = json.loads((one.evaluate / "scores.json").read_text())
+    assert scores["failed"] == []
+    assert scores["complete"]
+    assert scores["num_parameters"] > 0
+    for name in evaluation.METRICS:
+        assert len(scores["metrics"][name]["values"]) == 2, name
+        assert [len(run) for run in scores["per_fold"][name]] == [2, 2], name
+    assert scores["metrics"]["log_likelihood"]["std"] > 0
+
+
+def test_a_network_of_the_plan_equals_one_trained_by_itself(study, ray_is_up):
+    one = train("mnvi")
+    saved = torch.load(one.model / "replicas.pt", weights_only=True)
+    table, tests = folds.load(one)
+    parts = folds.test_folds(table, tests)
+    plan = networks.plan(one, folds=2, runs=2)
+    alone = networks.train(one, [plan[3]], parts)
+    for name, values in saved["state"].items():
+        torch.testing.assert_close(values[3], alone.state[name][0], msg=name)
+
+
+def test_predictions_of_sampling_methods_repeat(study, ray_is_up):
+    one = train("mc_dropout")
+    evaluation.run(one)
+    first = (one.evaluate / "scores.json").read_bytes()
+    evaluation.run(one)
+    assert (one.evaluate / "scores.json").read_bytes() == first
+
+
+def test_a_loss_that_is_no_number_is_reported_and_harms_no_other_network(study, ray_is_up, capsys):
+    sound = torch.load(train("mnvi").model / "replicas.pt", weights_only=True)
+    table = load_table("data/tiny")
+    y = torch.as_tensor(table.y).numpy().copy()
+    y[0] = 1e30  # a test row of fold 0, a training row of fold 1; its square overflows
+    np.save("data/tiny/y.npy", y)
+    files.write_json("data/tiny/summary.json", {**table.summary, "digest": "1" * 64})
+    one = train("mnvi")
+    report = json.loads((one.model / "training.json").read_text())
+    assert [(entry["fold"], entry["run"]) for entry in report["failures"]] == [(1, 0), (1, 1)]
+    assert "fold 1, run 0" in capsys.readouterr().err
+    harmed = torch.load(one.model / "replicas.pt", weights_only=True)
+    for name, values in sound["state"].items():
+        torch.testing.assert_close(harmed["state"][name][[0, 2]], values[[0, 2]], rtol=0, atol=0, msg=name)
+
+
+def test_training_again_takes_finished_chunks_without_ray(study, ray_is_up, monkeypatch):
+    one = train("deterministic")
+    before = torch.load(one.model / "replicas.pt", weights_only=True)
+    files.remove(one.model)
+    monkeypatch.setattr(cluster, "connected", lambda: pytest.fail("Ray was asked for"))
+    training.run(one)
+    after = torch.load(one.model / "replicas.pt", weights_only=True)
+    for name, values in before["state"].items():
+        assert torch.equal(values, after["state"][name]), name
+
+
+def test_chunks_of_other_settings_are_deleted(study, ray_is_up):
+    one = train("deterministic")
+    table, tests = folds.load(one)
+    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    assert Chunks.of(one, parts, plan, table.summary["digest"]).finished()
+    changed = one.with_hyperparameters({"learning_rate": 0.01})
+    assert not Chunks.of(changed, parts, plan, table.summary["digest"]).finished()
+    assert not list(one.state("train").glob("chunks/*.pt"))
+
+
+def test_busy_counts_overlaps_once_and_pauses_not_at_all():
+    assert training.busy([(0, 4), (1, 3), (3, 6), (10, 11)]) == 7
+
+
+def test_fewer_runs_than_the_experiment_are_not_complete(study, ray_is_up):
+    make_study(study, limits={"runs": 1})
+    one = train("deterministic")
+    assert json.loads((one.model / "training.json").read_text())["complete"] is False
