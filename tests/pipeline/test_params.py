@@ -1,0 +1,284 @@
+"""Settings: what is read, what is refused and in which words, and what a change reaches."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mnvi
+from pipeline import params
+from pipeline.errors import StudyError
+from pipeline.params import consistency, reading, schema
+
+ROOT = Path(__file__).parents[2]
+RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
+STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """params.yaml with one key set to another value."""
+    raw = copy.deepcopy(RAW)  # keeps what anchors share
+    *parents, last = path.split("/")
+    inner = raw
+    for key in parents:
+        inner[key] = dict(inner[key])
+        inner = inner[key]
+    inner[last] = value
+    return raw
+
+
+def cell(name: str, raw: dict[str, Any] = RAW) -> params.Cell:
+    return reading.read(raw).cell(name)
+
+
+BOSTON = "experiments/boston"
+LENET = "experiments/lenet-mnist"
+MISTAKES = {
+    f"{BOSTON}/epochs": (0, "experiments.boston.epochs: 0 is not a whole number of at least 1"),
+    f"{BOSTON}/batch_size": (True, "experiments.boston.batch_size: True is not a whole number"),
+    f"{BOSTON}/learning_rate": ("1e-4", "YAML reads it as text: write 1.0e-04"),
+    f"{BOSTON}/weight_decay": (-0.1, "experiments.boston.weight_decay: -0.1 is not a number and at least 0"),
+    f"{BOSTON}/momentum": (1.0, "experiments.boston.momentum: 1.0 is not a number and at least 0 and below 1"),
+    f"{BOSTON}/milestones": ([150, 100], "is not in ascending order; write [100, 150]"),
+    f"{BOSTON}/kappa": ({10: 1.0}, "is not a schedule that starts at epoch 0"),
+    f"{BOSTON}/optimizer": (
+        "sdg",
+        "experiments.boston.optimizer: 'sdg' is not an optimiser for regression (sgd, adam)",
+    ),
+    f"{BOSTON}/network": ("lenet", "experiments.boston.network: 'lenet' is not a network for regression (mlp)"),
+    f"{BOSTON}/lerning_rate": (1.0, "experiments.boston.lerning_rate: 'lerning_rate' is not a key"),
+    f"{BOSTON}/data": ("bosten", "did you mean boston?"),
+    f"{BOSTON}/kind": ("regresion", "experiments.boston.kind: 'regresion' is not a kind"),
+    f"{BOSTON}/presets": ({"paper": {"epoch": 1}}, "experiments.boston.presets.paper.epoch: 'epoch' is not a key"),
+    f"{LENET}/data": ("boston", "experiments.lenet-mnist.data: 'boston' is not data for classification"),
+    f"{LENET}/momentum": (0.9, "experiments.lenet-mnist.momentum: 0.9 is for sgd, not amsgrad"),
+    f"{LENET}/stem": ("cifar", "is for resnet18, not lenet"),
+    f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),
+    f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
+    f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
+    f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "at least 0 and below 1"),
+    f"{LENET}/methods/deterministic/hyperparameters": ({"dropout": 0.1}, "'dropout' is not a key of this section"),
+    f"{LENET}/methods/mnvi/grid/kappa_over_n": ([], "grid.kappa_over_n: is empty"),
+    f"{LENET}/methods/mnvi/grid/prior_variance": ([1.0, 1.0], "grid.prior_variance[1]: 1.0 is in the list already"),
+    "study/searcher": ("grud", "study.searcher: 'grud' is not one of those known (grid, random, optuna); did you mean"),
+    "study/results": ("/tmp/results", "study.results: '/tmp/results' is not a folder inside the project"),
+    "study/preset": ("papr", "did you mean paper?"),
+    "study/data": (["boston"], "study.data: lacks 'yacht', which study.cells.yacht-mnvi needs"),
+    "study/cells": ({}, "study.cells: {} holds nothing to run"),
+    "study/cells/boston-mnvi/data": ("yacht", "study.cells.boston-mnvi.data: 'yacht' is not the data of"),
+    "study/cells/boston-mnvi/method": ("mnvj", "study.cells.boston-mnvi.method: 'mnvj' is not a method of"),
+    "study/cells/boston-mnvi/experiment": ("bostn", "study.cells.boston-mnvi.experiment: 'bostn' is not in"),
+    "study/cells/boston.mnvi": ({}, "is not a name of letters, digits, - and _"),
+    "study/search": (["boston-ensemble"], "'boston-ensemble' has no experiments.boston.methods.ensemble.grid"),
+    "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but is needed"),
+    "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
+    "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
+    "datasets/boston": ({"kind": "table", "folder": "x", "splits": "kfold"}, "datasets.boston.folds: is missing"),
+    "datasets/mnist/kind": ("image", "did you mean images?"),
+    "datasets/yacht/sha256": ("abc", "is not 64 hexadecimal digits"),
+    "experiment": ({}, "did you mean experiments?"),
+}
+
+
+@pytest.mark.parametrize("path", MISTAKES)
+def test_a_mistake_is_named_with_its_key_and_the_way_out(path):
+    value, message = MISTAKES[path]
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading.read(changed(path, value))
+
+
+def test_a_misspelt_hyperparameter_is_named_with_its_whole_path():
+    raw = changed(f"{BOSTON}/methods/mnvi/hyperparameters", {"prior_varianc": 1.0})
+    with pytest.raises(StudyError) as caught:
+        reading.read(raw)
+    assert str(caught.value).startswith("experiments.boston.methods.mnvi.hyperparameters.prior_varianc: ")
+    assert str(caught.value).endswith("did you mean prior_variance?")
+
+
+@pytest.mark.parametrize("key", RAW["study"])
+def test_every_key_of_the_study_is_required(key):
+    raw = copy.deepcopy(RAW)
+    del raw["study"][key]
+    with pytest.raises(StudyError, match=rf"study\.{key}: is missing, but is needed"):
+        reading.read(raw)
+
+
+def test_nesterov_without_momentum_is_refused():
+    raw = changed(f"{BOSTON}/nesterov", True)
+    raw["experiments"]["boston"]["momentum"] = 0
+    with pytest.raises(StudyError, match=r"experiments\.boston\.nesterov: true needs momentum"):
+        reading.read(raw)
+
+
+def test_a_mistake_in_the_preset_that_is_not_chosen_is_found_too():
+    raw = changed(f"{BOSTON}/presets", {"paper": {"milestones": [3, 2]}})
+    with pytest.raises(StudyError, match="ascending"):
+        reading.read(raw)
+
+
+@pytest.mark.parametrize("text", ["study: [", "- a list", ""])
+def test_a_file_that_holds_no_settings_is_refused_with_its_name(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(StudyError, match=re.escape(str(path))):
+        params.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(StudyError, match="no such file; run this in the project's folder"):
+        params.load(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_is_in_order(path):
+    study = yaml.safe_load(path.read_text())
+    assert list(study) == ["study"]
+    read = reading.read({**RAW, **study})
+    assert read.study.name == path.stem
+    assert consistency.notes(read.study, read.experiments) == []
+
+
+def test_params_yaml_selects_the_default_study():
+    assert RAW["study"] == yaml.safe_load((ROOT / "studies/default.yaml").read_text())["study"]
+
+
+def test_results_of_different_studies_do_not_overwrite_each_other():
+    folders = [yaml.safe_load(path.read_text())["study"]["results"] for path in STUDIES]
+    assert len(set(folders)) == len(folders)
+
+
+def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
+    read = reading.read(changed("study/search", ["boston-mfvi"]))
+    assert consistency.notes(read.study, read.experiments) == [
+        "study.search: boston-mfvi is not in study.cells, so it is not searched"
+    ]
+
+
+@pytest.mark.parametrize("method", mnvi.methods.NAMES)
+def test_methods_take_the_hyperparameters_that_the_library_takes(method):
+    values = {"num_samples": 2, "train_samples": 1, "num_members": 2, "prior_variance": 1.0}
+    own = {key: values.get(key, -3.0) for key in schema.METHODS[method] if key != "dropout"}
+    mnvi.methods.build(method, lambda: mnvi.models.mlp(3, dropout=0.1 * (method == "mc_dropout")), **own)
+
+
+def test_hyperparameters_of_the_recipe_reach_the_experiment():
+    mnvi_cell = cell("lenet-mnist-mnvi")
+    assert mnvi_cell.experiment.weight_decay == 0.0
+    assert cell("lenet-mnist-mc_dropout").experiment.weight_decay == 1e-5
+    found = mnvi_cell.with_hyperparameters({"batch_size": 8, "prior_variance": 0.5})
+    assert found.experiment.batch_size == 8
+    assert found.method_arguments == {"prior_variance": 0.5}
+    assert found.hyperparameters["kappa_over_n"] == 2e-7
+
+
+def test_the_grid_is_every_combination():
+    points = cell("lenet-mnist-mnvi").grid_points()
+    assert len(points) == 16 and len({tuple(point.items()) for point in points}) == 16
+    assert cell("boston-ensemble").grid_points() == [{}]
+
+
+def test_the_paper_preset_replaces_single_values():
+    raw = changed("study/preset", "paper")
+    read = reading.read(raw)
+    assert read.experiments["boston"].milestones == ()
+    resnet = read.experiments["resnet18-cifar10"]
+    assert resnet.methods["mfvi"].hyperparameters["kappa_over_n"] == 2e-8
+    assert resnet.methods["mfvi"].hyperparameters["init_log_var"] == -20.0
+    assert resnet.methods["mnvi"] == reading.read(RAW).experiments["resnet18-cifar10"].methods["mnvi"]
+
+
+def test_fewer_epochs_keep_the_shape_of_the_schedule():
+    raw = changed("study/limits/regression/epochs", 20)
+    boston = reading.read(raw).experiments["boston"]
+    assert (boston.epochs, boston.planned_epochs) == (20, 200)
+    assert boston.milestones == (10, 15)
+    assert boston.kappa == {0: 0.01, 10: 0.1, 15: 1.0}
+    assert not cell("boston-mnvi", raw).complete
+
+
+def test_limits_never_add_runs():
+    raw = changed("study/limits/regression/runs", 100)
+    assert reading.read(raw).experiments["boston"].runs == 20
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "stages"),
+    [
+        (f"{BOSTON}/learning_rate", 0.1, {"tune", "train", "evaluate"}),
+        (f"{BOSTON}/methods/mnvi/grid", {"prior_variance": [1.0]}, {"tune"}),
+        (f"{BOSTON}/methods/mc_dropout/hyperparameters", {"dropout": 0.2}, set()),
+        ("study/trials", 3, {"tune"}),
+        ("study/limits/regression/search_epochs", 3, {"tune"}),
+        ("study/limits/classification/epochs", 2, set()),
+        ("resources/precision", "bfloat16", {"tune", "train", "evaluate"}),
+        ("resources/storage", "/mnt/ray", set()),
+        ("datasets/boston/folds", 5, {"tune", "train", "evaluate"}),
+    ],
+)
+def test_a_change_alters_the_fingerprint_of_the_stages_it_reaches(path, value, stages):
+    before, after = cell("boston-mnvi"), cell("boston-mnvi", changed(path, value))
+    altered = {
+        stage for stage in ("tune", "train", "evaluate") if before.fingerprint(stage) != after.fingerprint(stage)
+    }
+    assert altered == stages
+
+
+def test_more_seeds_keep_the_training_of_those_there_are():
+    before, after = (cell("lenet-mnist-mnvi", changed("study/limits/classification/seeds", n)) for n in (1, 3))
+    assert before.fingerprint("train") == after.fingerprint("train")
+    assert before.fingerprint("evaluate") != after.fingerprint("evaluate")
+
+
+def test_resumable_state_lies_outside_of_the_results():
+    found = cell("boston-mnvi")
+    assert found.state("train") == Path("work/results/train/boston-mnvi")
+    assert (found.tune, found.model) == (Path("results/tune/boston-mnvi"), Path("results/models/boston-mnvi"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / "studies", tmp_path / "studies")
+    return tmp_path
+
+
+def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.params", *arguments], cwd=project, capture_output=True, text=True
+    )
+
+
+@pytest.mark.slow
+def test_select_replaces_the_study_only_and_keeps_each_studys_lock(project):
+    original = (project / "params.yaml").read_text()
+    (project / "dvc.lock").write_text("of the default study")
+    assert command(project, "select", "uci").returncode == 0
+    selected = (project / "params.yaml").read_text()
+    assert yaml.safe_load(selected)["study"]["name"] == "uci"
+    assert selected.partition("\nresources:")[2] == original.partition("\nresources:")[2]
+    assert not (project / "dvc.lock").exists()
+    (project / "dvc.lock").write_text("of uci")
+    assert command(project, "select", "default").returncode == 0
+    assert (project / "params.yaml").read_text() == original
+    assert (project / "dvc.lock").read_text() == "of the default study"
+    assert (project / "recorded/uci/dvc.lock").read_text() == "of uci"
+
+
+@pytest.mark.slow
+def test_select_can_be_narrowed_to_some_cells(project):
+    assert command(project, "select", "uci", "--cells", "wine-dvi,yacht-mnvi", "--results", "mine").returncode == 0
+    study = params.load(project / "params.yaml").study
+    assert list(study.cells) == ["wine-dvi", "yacht-mnvi"]
+    assert (study.data, study.search, study.results) == (("wine", "yacht"), ("yacht-mnvi",), Path("mine"))
+    wrong = command(project, "select", "uci", "--cells", "wine-dvo")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("error: --cells: 'wine-dvo' is not a cell of this study")
+    assert "Traceback" not in wrong.stderr
