@@ -7,16 +7,17 @@ step alone; each worker takes a contiguous share of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipeline.data import ImageSet
+from pipeline.data.augmentation import Batch
 from pipeline.images.group import Group
 from pipeline.images.randomness import generator
 
-Transform = Callable[[Any, torch.Generator | None], Tensor]
+Transform = Callable[[Batch, torch.Generator], Tensor]
 
 EVALUATION_BATCH = 100
 
@@ -85,5 +86,6 @@ class Batches:
 
 def in_order(images: ImageSet, rows: Tensor, transform: Transform, device: torch.device) -> Iterator[Part]:
     """Images for evaluation, a bounded number at a time."""
+    unused = torch.Generator()  # nothing about evaluation is random
     for some in rows.split(EVALUATION_BATCH):
-        yield Part(transform(images.take(some), None).to(device), images.labels[some].to(device), float(len(some)))
+        yield Part(transform(images.take(some), unused).to(device), images.labels[some].to(device), float(len(some)))

@@ -39,7 +39,7 @@ class Job:
 
 
 def make(cell: Cell, stage: str, seed: int, state: Path) -> Job:
-    text = f"{cell.fingerprint(stage)} {summary(cell).get('digest')} {seed}"
+    text = f"{cell.fingerprint(stage)} {digest(cell.data)} {seed}"
     return Job(cell, seed, cell.data.absolute(), state, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
@@ -48,6 +48,11 @@ def summary(cell: Cell) -> dict[str, Any]:
     made_by = f"python -m pipeline.prepare {cell.dataset.name}"
     found: dict[str, Any] = files.read_json(cell.data / "summary.json", made_by)
     return found
+
+
+def digest(folder: Path) -> str:
+    """Of the data in a folder that `prepare` made."""
+    return str(files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")["digest"])
 
 
 def state_folder(cell: Cell, stage: str) -> Path:
@@ -85,10 +90,13 @@ def steps(job: Job) -> int:
 
 def transform(cell: Cell, *, training: bool) -> Transform:
     recipe = cell.experiment
+    if recipe.normalisation is None:
+        names = ", ".join(augmentation.NORMALISATIONS)
+        raise StudyError(f"experiments.{recipe.name}.normalisation: is missing; expected one of {names}")
     return augmentation.transform(recipe.augmentation or "none", recipe.normalisation, training)
 
 
 def example(job: Job) -> Tensor:
     """Two images as the network takes them."""
     images = load_images(job.data, "test")
-    return transform(job.cell, training=False)(images.take(torch.arange(2)), None)
+    return transform(job.cell, training=False)(images.take(torch.arange(2)), torch.Generator())

@@ -90,6 +90,8 @@ class Loop:
         self.validation = validation
         self.kappa_over_n = networks.kappa_over_n(job.cell)
         self.objective = objective.to(group.device)
+        assert isinstance(objective.likelihood, mnvi.CategoricalLikelihood)
+        self.likelihood = objective.likelihood
         if resources.compile:
             self.objective.compile()
         self.model = group.wrap(self.objective)
@@ -201,7 +203,7 @@ class Loop:
         rows = self.group.share(torch.arange(len(self.validation)))
         transform = jobs.transform(self.job.cell, training=False)
         for images, labels, _ in in_order(self.validation, rows, transform, self.group.device):
-            prediction = self.objective.likelihood.predictive(self.objective.net(images))
+            prediction = self.likelihood.predictive(self.objective.net(images))
             totals[0] -= prediction.log_prob(labels).double().sum()
             totals[1] += (prediction.probs.argmax(-1) != labels).sum()
         nll, error = (self.group.sum(totals) / len(self.validation)).tolist()
@@ -271,5 +273,5 @@ def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
             nesterov=recipe.nesterov,
         )
     raise StudyError(
-        f"experiments.{recipe.name}.optimizer: {recipe.optimizer!r} is not an optimiser of images; expected amsgrad or sgd"
+        f"experiments.{recipe.name}.optimizer: {recipe.optimizer!r} is not one for images; expected amsgrad or sgd"
     )

@@ -166,10 +166,10 @@ class OrderlyASHA(ASHAScheduler):
         folder = self.folders[trial.trial_id]
         if not (folder / RECORD).exists():
             files.write_text(folder / workers.STOP, "ASHA\n")
-        return TrialScheduler.CONTINUE  # type: ignore[no-any-return]
+        return TrialScheduler.CONTINUE
 
 
-class _Recorder(tune.Callback):  # type: ignore[misc]
+class _Recorder(tune.Callback):
     """Knows which folder a trial works in, and tracks trials that have ended."""
 
     def __init__(self, cell: Cell, state: Path, tracked: tracking.Run, bar: Progress) -> None:
@@ -248,7 +248,7 @@ def _optuna(known: list[Trial]) -> Any:
 def _state(cell: Cell) -> Path:
     """The folder of the search, empty if it was of another one."""
     state = jobs.state_folder(cell, "tune")
-    mark, depends_on = state / "made-for.json", [cell.fingerprint("tune"), jobs.summary(cell).get("digest")]
+    mark, depends_on = state / "made-for.json", [cell.fingerprint("tune"), jobs.digest(cell.data)]
     if mark.exists() and files.read_json(mark, MADE_BY) != depends_on:
         files.remove(state)
     files.write_json(mark, depends_on)

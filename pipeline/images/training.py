@@ -112,7 +112,7 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
         files.write_json(folder / "history.json", position["history"])
         histories.append(position["history"])
         best[str(job.seed)] = position["best_epoch"]
-        _log_model(job, position["best_weights"], parent)
+        _log_model(job, position, parent)
     net = jobs.objective(seeds[0]).net
     files.write_json(
         cell.model / "training.json",
@@ -130,12 +130,13 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
     )
 
 
-def _log_model(job: Job, weights: dict[str, Any], parent: tracking.Run) -> None:
+def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
     done = job.state / "model-logged.json"
     if done.exists():
         return
     net = jobs.objective(job).net.eval()
-    net.load_state_dict(weights)
+    net.load_state_dict(position["best_weights"])
+    score, epoch = position["best_score"], position["best_epoch"]
     with _tracked(job, parent) as child:
-        tracking.model(child, net, job.cell, jobs.example(job))
+        tracking.model(child, net, job.cell, jobs.example(job), objective=score, step=epoch)
     files.write_json(done, {"fingerprint": job.fingerprint})

@@ -1,0 +1,65 @@
+"""What the report draws of a cell's predictions, over all its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import mnvi
+from pipeline.images.predictions import Predictions
+
+BINS = 20
+POINTS = 101  # of the rejection curve
+KINDS = ("total", "aleatoric", "epistemic")
+
+
+def curves(seeds: Sequence[Predictions], others: Sequence[Predictions]) -> dict[str, Any]:
+    """Args: predictions on test images, one of each seed, and those on images from elsewhere."""
+    return {
+        "reliability": _reliability(seeds),
+        "rejection": _rejection(seeds),
+        "uncertainty": {kind: _histograms(kind, seeds, others) for kind in KINDS},
+    }
+
+
+def _reliability(seeds: Sequence[Predictions]) -> dict[str, list[float | None]]:
+    probs, labels = torch.cat([seed.probs for seed in seeds]), torch.cat([seed.labels for seed in seeds])
+    bins = mnvi.metrics.reliability(probs, labels, BINS)
+    return {
+        "confidence": _without_nan(bins.confidence),
+        "accuracy": _without_nan(bins.accuracy),
+        "count": bins.counts.tolist(),
+    }
+
+
+def _rejection(seeds: Sequence[Predictions]) -> dict[str, list[float]]:
+    found = [mnvi.metrics.rejection_curve(seed.probs, seed.labels) for seed in seeds]
+    number = len(found[0].error)
+    rows = torch.linspace(0, number - 1, min(POINTS, number)).round().long()
+    error = torch.stack([curve.error for curve in found]).mean(0)
+    return {"rate": found[0].rejected[rows].tolist(), "misclassification": error[rows].tolist()}
+
+
+def _histograms(kind: str, seeds: Sequence[Predictions], others: Sequence[Predictions]) -> dict[str, list[float]]:
+    known = torch.cat([getattr(seed, kind) for seed in seeds])
+    wrong = torch.cat([seed.wrong for seed in seeds])
+    foreign = torch.cat([getattr(seed, kind) for seed in others]) if others else known.new_empty(0)
+    highest = max(float(torch.cat([known, foreign]).max()), 1e-6)
+    edges = torch.linspace(0, highest, BINS + 1, dtype=torch.float64)
+
+    def counts(values: Tensor) -> list[float]:
+        return values.double().histogram(edges).hist.tolist()
+
+    return {
+        "edges": edges.tolist(),
+        "correct": counts(known[~wrong]),
+        "wrong": counts(known[wrong]),
+        "ood": counts(foreign),
+    }
+
+
+def _without_nan(values: Tensor) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]

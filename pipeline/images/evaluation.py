@@ -1,0 +1,176 @@
+"""Scores a trained cell on test images and on images from elsewhere, seed by seed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mnvi
+from pipeline import data as datasets
+from pipeline import files, tracking
+from pipeline.console import progress, say
+from pipeline.data import ImageSet, load_images
+from pipeline.errors import StudyError
+from pipeline.images import job as jobs
+from pipeline.images import networks
+from pipeline.images.curves import BINS, curves
+from pipeline.images.job import Job
+from pipeline.images.pictures import extremes
+from pipeline.images.predictions import Predictions, milliseconds, predict
+from pipeline.images.training import chosen
+from pipeline.params import Cell
+
+REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
+
+
+def run(cell: Cell) -> None:
+    made_by = f"python -m pipeline.train {cell.name}"
+    training = files.read_json(cell.model / "training.json", made_by)
+    cell, state = chosen(cell), jobs.state_folder(cell, "evaluate")
+    others = _others(cell)
+    with tracking.run(cell, "evaluate", state=state) as tracked:
+        tracked.dataset(jobs.summary(cell), context="test")
+        found = []
+        with progress(f"evaluate {cell.name}", training["seeds"], "seeds") as bar:
+            for seed in range(training["seeds"]):
+                found.append(Seed(cell, seed, state, list(others)).evaluated(others))
+                bar.advance()
+        scores = _scores(cell, training, found)
+        test = load_images(cell.data, "test")
+        files.write_json(cell.evaluate / "scores.json", scores)
+        files.write_json(cell.evaluate / "metrics.json", _flat(scores))
+        foreign = [predictions for seed in found for predictions in seed["others"].values()]
+        files.write_json(cell.evaluate / "curves.json", curves([seed["test"] for seed in found], foreign))
+        extremes(cell.evaluate / "extremes.png", test, found[0]["test"])
+        tracked.metrics(_flat(scores), step=0)
+        for name in ("scores.json", "curves.json", "extremes.png"):
+            tracked.artifact(cell.evaluate / name)
+
+
+class Seed:
+    """One trained network. What it predicted is kept, so that an interrupted evaluation goes on."""
+
+    def __init__(self, cell: Cell, seed: int, state: Path, others: list[str]) -> None:
+        self.cell, self.seed = cell, seed
+        self.weights = cell.model / f"seed-{seed}" / "model.pt"
+        self.path = state / f"seed-{seed}.pt"
+        self.device = torch.device("cuda" if cell.resources.gpu else "cpu")
+        self.made_by = f"python -m pipeline.train {cell.name}"
+        digests = [jobs.digest(cell.data), *(jobs.digest(cell.ood[name]) for name in others)]
+        self.depends_on = [cell.fingerprint("evaluate"), files.sha256(self.weights), *digests]
+
+    def evaluated(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        kept = self._kept()
+        if kept is None:
+            kept = self._evaluate(others)
+            files.write_tensors(self.path, {"depends_on": self.depends_on, **kept})
+        return {
+            "test": Predictions(**kept["test"]),
+            "others": {name: Predictions(**tensors) for name, tensors in kept["others"].items()},
+            "milliseconds": kept["milliseconds"],
+            "seconds": kept["seconds"],
+            "parameters": kept["parameters"],
+        }
+
+    def _kept(self) -> dict[str, Any] | None:
+        if not self.path.exists():
+            return None
+        try:
+            kept: dict[str, Any] = files.read_tensors(self.path, "python -m pipeline.evaluate")
+        except StudyError as error:
+            say(f"{error}\nThis seed is evaluated anew")
+            return None
+        return kept if kept["depends_on"] == self.depends_on else None
+
+    def _evaluate(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        began = time.monotonic()
+        job = Job(self.cell, self.seed, self.cell.data, self.path.parent, "")
+        net = jobs.objective(job).net
+        assert isinstance(net, torch.nn.Module)
+        net.load_state_dict(files.read_tensors(self.weights, self.made_by))
+        net = net.to(self.device).eval()
+        transform = jobs.transform(self.cell, training=False)
+
+        def predictions(images: ImageSet) -> dict[str, torch.Tensor]:
+            most = self.cell.study.classification.test_examples
+            rows = torch.arange(min(most or len(images), len(images)))
+            return predict(net, images, rows, transform, self.device, self.seed).tensors()
+
+        test = load_images(self.cell.data, "test")
+        return {
+            "test": predictions(test),
+            "others": {name: predictions(images) for name, images in others.items()},
+            "milliseconds": milliseconds(net, test, transform, self.device),
+            "parameters": networks.num_parameters(net),
+            "seconds": time.monotonic() - began,
+        }
+
+
+def metrics(test: Predictions, others: dict[str, Predictions]) -> dict[str, float]:
+    """Of one seed. Fractions, not percent; `auroc_<set>` tells foreign images by predictive entropy."""
+    probs, labels = test.probs, test.labels
+    found = {
+        "misclassification": mnvi.metrics.misclassification(probs, labels),
+        "nll": mnvi.metrics.nll(probs, labels),
+        "ece": mnvi.metrics.ece(probs, labels, BINS),
+        "aumrc": mnvi.metrics.aumrc(probs, labels),
+    }
+    for name, rate in REJECTIONS.items():
+        found[name] = mnvi.metrics.misclassification_at_rejection(probs, labels, rate)
+    for name, foreign in others.items():
+        found[f"auroc_{name}"] = mnvi.metrics.auroc(test.total, foreign.total)
+        if bool(test.epistemic.any()):
+            found[f"auroc_epistemic_{name}"] = mnvi.metrics.auroc(test.epistemic, foreign.epistemic)
+    return {name: float(value) for name, value in found.items()}
+
+
+def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    per_seed = [metrics(seed["test"], seed["others"]) for seed in found]
+    values = {name: [seed[name] for seed in per_seed] for name in per_seed[0] if all(name in s for s in per_seed)}
+    values["inference_ms"] = [seed["milliseconds"] for seed in found]
+    values["parameters"] = [seed["parameters"] for seed in found]
+    return {
+        "kind": cell.kind,
+        "data": cell.experiment.data,
+        "experiment": cell.experiment.name,
+        "method": cell.method,
+        "network": cell.experiment.network,
+        "complete": training["complete"] and cell.study.classification.test_examples is None,
+        "runs": len(found),
+        "folds": None,
+        "seconds": training["seconds"] + sum(seed["seconds"] for seed in found),
+        "num_parameters": training["num_parameters"],
+        "metrics": {name: _summary(per_run) for name, per_run in values.items()},
+        "missing": None,
+    }
+
+
+def _summary(values: list[float]) -> dict[str, Any]:
+    """The standard deviation is that of the runs; one run has none."""
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": std, "values": values}
+
+
+def _flat(scores: dict[str, Any]) -> dict[str, float]:
+    flat = {}
+    for name, summary in scores["metrics"].items():
+        flat[name] = summary["mean"]
+        if summary["std"] is not None:
+            flat[f"{name}_std"] = summary["std"]
+    return flat
+
+
+def _others(cell: Cell) -> dict[str, ImageSet]:
+    """The sets of images from elsewhere that are there."""
+    found = {}
+    for name, folder in cell.ood.items():
+        why = datasets.missing(folder)
+        if why is not None:
+            say(f"{cell.name}: no AUROC against {name}, its data are missing: {why}")
+            continue
+        found[name] = load_images(folder, "test")
+    return found

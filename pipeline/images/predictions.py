@@ -1,0 +1,81 @@
+"""What a trained network says about images: probabilities, and why it is uncertain."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+import mnvi
+from mnvi.likelihoods import Output
+from pipeline.data import ImageSet
+from pipeline.images.batches import EVALUATION_BATCH, Transform, in_order
+from pipeline.images.networks import LOGIT_SAMPLES
+from pipeline.images.randomness import derived_seed
+
+REPEATS = 20  # timings of a batch, of which the median is taken
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """One row per image; entropies in nats. total = aleatoric + epistemic."""
+
+    probs: Tensor  # [N, C] float64
+    labels: Tensor  # [N]
+    total: Tensor  # [N]
+    aleatoric: Tensor  # [N]
+    epistemic: Tensor  # [N]
+
+    @property
+    def wrong(self) -> Tensor:
+        return self.probs.argmax(-1) != self.labels
+
+    def tensors(self) -> dict[str, Tensor]:
+        return asdict(self)
+
+
+@torch.inference_mode()
+def predict(
+    net: nn.Module, images: ImageSet, rows: Tensor, transform: Transform, device: torch.device, seed: int
+) -> Predictions:
+    """Predictions in float64, where the probability of an unlikely class does not vanish."""
+    torch.manual_seed(derived_seed(seed, "evaluation"))
+    net.eval()
+    parts = []
+    with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
+        for pixels, labels, _ in in_order(images, rows, transform, device):
+            sampled = sampled_probabilities(net(pixels)).cpu()
+            probs = sampled.mean(0)
+            aleatoric, epistemic = mnvi.metrics.expected_entropy(sampled), mnvi.metrics.mutual_information(sampled)
+            parts.append((probs, labels.cpu(), mnvi.metrics.predictive_entropy(probs), aleatoric, epistemic))
+    return Predictions(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def sampled_probabilities(out: Output) -> Tensor:
+    """[S, N, C] float64; S is 1 for a network without uncertainty about itself."""
+    if isinstance(out, Tensor):
+        logits = out.unsqueeze(0)
+    elif isinstance(out, mnvi.Samples):
+        logits = out.values
+    else:
+        logits = out.sample(LOGIT_SAMPLES)
+    return logits.double().softmax(-1)
+
+
+@torch.inference_mode()
+def milliseconds(net: nn.Module, images: ImageSet, transform: Transform, device: torch.device) -> float:
+    """Median time from a batch of 100 images to their probabilities."""
+    rows = torch.arange(EVALUATION_BATCH) % len(images)
+    batch = transform(images.take(rows), torch.Generator()).to(device)
+    likelihood = mnvi.CategoricalLikelihood(num_samples=LOGIT_SAMPLES)
+    net.eval()
+    times = []
+    with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
+        for _ in range(REPEATS + 2):
+            began = time.perf_counter()
+            likelihood.predictive(net(batch)).probs.cpu()
+            times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times[2:])  # the first ones warm up

@@ -1,0 +1,124 @@
+"""A small study of images for tests: two classes that differ in where they are bright, and LeNet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from pipeline import params
+from pipeline.images import job as jobs
+from pipeline.images.job import Job
+from pipeline.params import Cell
+
+LIMITS = ("seeds", "epochs", "train_examples", "test_examples", "search_epochs", "steps_per_epoch")
+METHODS = {
+    "mnvi": {
+        "hyperparameters": {"kappa_over_n": 1.0e-6, "prior_variance": 1.0e-3},
+        "grid": {"kappa_over_n": [1.0e-6, 1.0e-7], "prior_variance": [1.0e-2, 1.0e-3]},
+    },
+    "mc_dropout": {"hyperparameters": {"dropout": 0.1}, "grid": {"dropout": [0.5, 0.1]}},
+    "deterministic": {},
+}
+
+
+def write_images(folder: Path, *, train: int = 24, validation: int = 8, test: int = 24, seed: int = 0) -> None:
+    """A data set as `prepare` writes it."""
+    folder.mkdir(parents=True)
+    digest = hashlib.sha256()
+    numbers = np.random.default_rng(seed)
+    for part, count in (("train", train + validation), ("test", test)):
+        labels = np.arange(count, dtype=np.int64) % 2
+        images = numbers.integers(0, 150, (count, 1, 28, 28), dtype=np.uint8)
+        images[labels == 1, :, :14] += 60
+        np.save(folder / f"{part}_images.npy", images)
+        np.save(folder / f"{part}_labels.npy", labels)
+        digest.update(images.tobytes() + labels.tobytes())
+    np.save(folder / "train_index.npy", np.arange(train))
+    np.save(folder / "validation_index.npy", np.arange(train, train + validation))
+    summary = {
+        "name": folder.name,
+        "kind": "images",
+        "digest": digest.hexdigest(),
+        "source": "generated",
+        "rows": {"train": train + validation, "test": test},
+        "validation": validation,
+        "classes": ["dark", "bright"],
+        "shape": [1, 28, 28],
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None, **changes: Any) -> Cell:
+    """A cell of a study in the working folder, whose data are written if they are not there.
+
+    Args:
+        experiment: keys of the experiment.
+        changes: `study`, `resources` and `limits`, dictionaries that change these sections.
+    """
+    for seed, name in enumerate(("mnist", "fashion_mnist")):
+        if not (Path("data") / name).exists():
+            write_images(Path("data") / name, seed=seed)
+    limits = {
+        "regression": {"runs": None, "folds": None, "epochs": None, "search_epochs": None},
+        "classification": {**dict.fromkeys(LIMITS), "seeds": 2, **changes.get("limits", {})},
+    }
+    resources = {
+        "workers": 1,
+        "gpu": False,
+        "cpus_per_worker": 1,
+        "precision": "float32",
+        "compile": False,
+        "accumulate": 1,
+        "allow_fewer_workers": False,
+        "storage": None,
+    }
+    settings = {
+        "study": {
+            "name": "tests",
+            "results": "results",
+            "preset": "release",
+            "data": ["mnist", "fashion_mnist"],
+            "cells": {"lenet": {"experiment": "lenet-mnist", "data": "mnist", "method": method}},
+            "search": [],
+            "searcher": "grid",
+            "trials": 4,
+            "missing_data": "stop",
+            "limits": limits,
+            **changes.get("study", {}),
+        },
+        "resources": {**resources, **changes.get("resources", {})},
+        "datasets": {name: {"kind": "images", "validation": 8} for name in ("mnist", "fashion_mnist")},
+        "experiments": {
+            "lenet-mnist": {
+                "kind": "classification",
+                "data": "mnist",
+                "ood": ["fashion_mnist"],
+                "network": "lenet",
+                "optimizer": "amsgrad",
+                "learning_rate": 1.0e-3,
+                "weight_decay": 1.0e-5,
+                "epochs": 3,
+                "batch_size": 8,
+                "milestones": [2],
+                "gamma": 0.1,
+                "clip": 0.1,
+                "augmentation": "none",
+                "normalisation": "mnist",
+                "seeds": 2,
+                "methods": METHODS,
+                **(experiment or {}),
+            }
+        },
+    }
+    path = Path("params.yaml")
+    path.write_text(yaml.safe_dump(settings))
+    return params.load(path).cell("lenet")
+
+
+def make_job(cell: Cell, name: str = "seed-0", seed: int = 0) -> Job:
+    return jobs.make(cell, "train", seed, cell.state("train").absolute() / name)

@@ -1,0 +1,221 @@
+"""The loop in one process and in two, left alone and interrupted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from image_study import make_cell, make_job
+from torch.multiprocessing.spawn import spawn
+
+import mnvi
+from pipeline.data import load_images
+from pipeline.errors import StudyError
+from pipeline.images import job as jobs
+from pipeline.images import loop
+from pipeline.images.checkpoints import Checkpoints
+from pipeline.images.group import Group
+from pipeline.images.job import Job
+from pipeline.images.loop import Loop, Position
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def run(job: Job, stop_after: int | None = None) -> Position:
+    """Trains; raises Interrupted before step number ``stop_after``, counted over epochs."""
+    asked = iter(range(10**6))
+
+    def interrupt() -> bool:
+        if next(asked) == stop_after:
+            raise Interrupted
+        return False
+
+    return loop.run(job, Group(), should_stop=interrupt)
+
+
+def without_time(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in history]
+
+
+def assert_same(found: Position, expected: Position) -> None:
+    assert without_time(found.history) == without_time(expected.history)
+    assert found.best_epoch == expected.best_epoch
+    for name, value in expected.best_weights.items():
+        assert torch.equal(found.best_weights[name], value), name
+
+
+def last_weights(job: Job) -> dict[str, torch.Tensor]:
+    state = Checkpoints(job.state, job.fingerprint).load()
+    assert state is not None
+    weights: dict[str, torch.Tensor] = state["objective"]
+    return weights
+
+
+@pytest.mark.parametrize("method", ("mnvi", "mc_dropout", "deterministic"))
+def test_training_lowers_the_loss(method: str) -> None:
+    history = run(make_job(make_cell(method, experiment={"epochs": 4}))).history
+    assert [epoch["epoch"] for epoch in history] == [1, 2, 3, 4]
+    assert history[-1]["nll"] < 0.7 * history[0]["nll"]
+    assert (history[0]["kl"] > 0) == (method == "mnvi")
+
+
+@pytest.mark.parametrize("method", ("mnvi", "mc_dropout"))
+@pytest.mark.parametrize("stop_after", (1, 3, 7))
+def test_an_interrupted_run_ends_as_an_undisturbed_one(method: str, stop_after: int) -> None:
+    cell = make_cell(method)
+    undisturbed = make_job(cell, "undisturbed")
+    expected = run(undisturbed)
+    job = dataclasses.replace(make_job(cell, "interrupted"), checkpoint_steps=2)
+    with pytest.raises(Interrupted):
+        run(job, stop_after)
+    torch.manual_seed(stop_after)  # another process has another history of random numbers
+    assert_same(run(job), expected)
+    for name, value in last_weights(undisturbed).items():
+        assert torch.equal(last_weights(job)[name], value), name
+
+
+def test_a_finished_run_reports_its_epochs_once_more_and_trains_no_step() -> None:
+    job = make_job(make_cell())
+    expected = run(job)
+    seen: list[dict[str, Any]] = []
+
+    def never() -> bool:
+        raise AssertionError("a step was taken")
+
+    found = loop.run(job, Group(), seen.append, never)
+    assert_same(found, expected)
+    assert seen == expected.history
+
+
+def test_a_run_that_is_told_to_stop_goes_on_later() -> None:
+    cell = make_cell()
+    expected = run(make_job(cell, "undisturbed"))
+    job = make_job(cell, "stopped")
+    asked = iter([False] * 4 + [True])
+    assert not loop.run(job, Group(), should_stop=lambda: next(asked)).finished
+    assert_same(run(job), expected)
+
+
+def test_a_corrupt_checkpoint_makes_way_for_the_one_before(capfd: pytest.CaptureFixture[str]) -> None:
+    cell = make_cell()
+    expected = run(make_job(cell, "undisturbed"))
+    job = make_job(cell, "corrupt")
+    with pytest.raises(Interrupted):
+        run(job, 7)
+    newest, before = Checkpoints(job.state, job.fingerprint).paths()
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert_same(run(job), expected)
+    said = capfd.readouterr().err
+    assert str(newest) in said and "checkpoint before it" in said and before.name != newest.name
+
+
+def test_state_of_other_settings_is_not_gone_on_from() -> None:
+    job = make_job(make_cell())
+    run(job)
+    other = make_job(make_cell(experiment={"learning_rate": 1e-2}))
+    expected = run(make_job(make_cell(experiment={"learning_rate": 1e-2}), "fresh"))
+    assert other.fingerprint != job.fingerprint
+    assert_same(run(other), expected)
+
+
+def test_a_diverging_loss_names_epoch_step_and_last_good_checkpoint() -> None:
+    cell = make_cell(
+        "deterministic",
+        experiment={"optimizer": "sgd", "learning_rate": 1e-3, "clip": None, "milestones": [1], "gamma": 1e30},
+    )
+    job = make_job(cell)
+    with pytest.raises(StudyError, match=r"loss became (nan|inf) in epoch 2, step [23]; .*checkpoint-00001-0000000.pt"):
+        run(job)
+    weights = last_weights(job)
+    assert all(bool(value.isfinite().all()) for value in weights.values())
+
+
+def test_patience_ends_training_early_and_the_best_weights_are_kept() -> None:
+    cell = make_cell("deterministic", experiment={"epochs": 9, "patience": 1, "learning_rate": 0.02, "milestones": []})
+    found = run(make_job(cell))
+    scores = [epoch["validation_nll"] for epoch in found.history]
+    assert found.finished and len(scores) < 9
+    assert found.best_epoch == 1 + scores.index(min(scores)) == len(scores) - 1
+
+
+def test_weight_decay_gives_way_to_the_kl() -> None:
+    def decay(method: str) -> float:
+        cell = make_cell(method, experiment={"weight_decay": 0.1})
+        job = make_job(cell)
+        images = load_images(job.data, "train")
+        built = Loop(job, Group(), jobs.objective(job), images, images)
+        return float(built.optimizer.param_groups[0]["weight_decay"])
+
+    assert (decay("mnvi"), decay("deterministic")) == (0.0, 0.1)
+
+
+@pytest.mark.parametrize("precision", ("bfloat16", "float16"))
+def test_half_precision_trains(precision: str) -> None:
+    cell = make_cell("mnvi", experiment={"epochs": 2}, resources={"precision": precision})
+    history = run(make_job(cell)).history
+    assert history[1]["loss"] < history[0]["loss"]
+
+
+def test_accumulation_changes_nothing_but_memory() -> None:
+    def trained(accumulate: int) -> Position:
+        cell = make_cell("deterministic", resources={"accumulate": accumulate})
+        return run(make_job(cell, f"in-{accumulate}"))
+
+    whole, parts = trained(1), trained(3)
+    for expected, found in zip(whole.history, parts.history, strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def sampling_free(job: Job) -> mnvi.Objective:
+    """The objective without noise of sampling, which is every worker's own."""
+    objective = jobs.objective(job)
+    likelihood = mnvi.CategoricalLikelihood(approximation="second_order")
+    elbo = mnvi.ELBO(likelihood, objective.elbo.num_data, objective.elbo.kappa)
+    assert isinstance(objective.net, torch.nn.Module)
+    return mnvi.Objective(objective.net, elbo)
+
+
+def train_without_noise(job: Job, group: Group) -> Position:
+    training, validation = load_images(job.data, "train"), load_images(job.data, "validation")
+    return Loop(job, group, sampling_free(job), training, validation).run(lambda epoch: None, lambda: False)
+
+
+def train_together(rank: int, job: Job, meeting: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    train_without_noise(job, Group.joined(torch.device("cpu")))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_workers_train_as_one_does(tmp_path: Path) -> None:
+    # 23 images: the last global batch of 7 is shared 4 to 3. A large κ makes a KL that counts twice stand out.
+    experiment = {"optimizer": "sgd", "learning_rate": 1e-2, "momentum": 0.9, "nesterov": True, "clip": None}
+    cell = make_cell("mnvi", experiment=experiment, limits={"train_examples": 23}).with_hyperparameters(
+        {"kappa_over_n": 1e-6}
+    )
+    alone = train_without_noise(make_job(cell, "one"), Group())
+    job = make_job(cell, "two")
+    spawn(train_together, (job, str(tmp_path / "meeting")), nprocs=2)
+    state = Checkpoints(job.state, job.fingerprint).load()
+    assert state is not None
+    together = Position(**state["position"])
+    assert alone.history[0]["kl"] * 1e-6 > 0.1 * alone.history[0]["nll"]
+    for one, two in zip(alone.history, together.history, strict=True):
+        for figure in ("loss", "nll", "kl", "validation_nll"):
+            assert two[figure] == pytest.approx(one[figure], rel=1e-4), figure
+    for name, value in alone.best_weights.items():
+        torch.testing.assert_close(together.best_weights[name], value, rtol=1e-3, atol=1e-5)
+    assert math.isfinite(together.best_score)
