@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from pipeline.errors import StudyError
@@ -62,6 +61,8 @@ def write_yaml(path: str | Path, value: Any) -> None:
 
 def write_tensors(path: str | Path, value: Any) -> None:
     """Anything that ``torch.load(weights_only=True)`` reads back."""
+    import torch  # here, since most commands that write files need no torch and should start at once
+
     with replacing(path) as temporary:
         try:
             torch.save(value, temporary)
@@ -91,6 +92,8 @@ def read_yaml(path: str | Path, made_by: str) -> Any:
 
 
 def read_tensors(path: str | Path, made_by: str) -> Any:
+    import torch
+
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:

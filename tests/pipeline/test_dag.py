@@ -1,0 +1,159 @@
+"""dvc.yaml under the real DVC: which stages run after which change. The stages here only write their files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CELLS = ("boston-mnvi", "boston-mc_dropout", "lenet-mnist-mnvi")
+REAL = ("__init__.py", "console.py", "errors.py", "files.py", "params")
+STANDS_IN = """
+import json, sys
+from pathlib import Path
+
+stage, name = {stage!r}, sys.argv[-1]
+for path in {paths!r}:
+    path = Path(path.format(name=name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({{"digest": name, "log_likelihood": -1.0}}))
+"""
+WRITES = {
+    "prepare": ["data/{name}/summary.json"],
+    "tune": ["results/tune/{name}/best.yaml", "results/tune/{name}/trials.json"],
+    "train": ["results/models/{name}/training.json"],
+    "evaluate": ["results/evaluate/{name}/scores.json", "results/evaluate/{name}/metrics.json"],
+    "report": ["results/report/index.html"],
+}
+PLOTS = {
+    "rejection": "cell,rate,misclassification\na,0.0,0.5\na,0.5,0.1\n",
+    "reliability": "cell,confidence,accuracy\na,0.5,0.5\na,1.0,0.9\n",
+    "log_likelihood": "cell,mean,std,paper\na,-2.4,0.1,-2.4\n",
+}
+
+
+class Project:
+    """A repository with this project's dvc.yaml, params.yaml and settings, and stages that take no time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("params.yaml", "dvc.yaml", ".dvcignore", ".gitignore"):
+            shutil.copy(ROOT / name, folder)
+        shutil.copytree(ROOT / "studies", folder / "studies")
+        for name in REAL:
+            source, target = ROOT / "pipeline" / name, folder / "pipeline" / name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+        for stage, paths in WRITES.items():
+            self.write(f"pipeline/{stage}.py", STANDS_IN.format(stage=stage, paths=paths))
+        for name in ("report/words", "images/loop", "regression/folds", "data/tables", "data/augmentation"):
+            self.write(f"pipeline/{name}.py", "")
+        self.write("mnvi/gaussian.py", "")
+        (folder / "pipeline/report.py").rename(folder / "pipeline/report/__main__.py")
+        self.run("git", "init", "--quiet")
+        self.run("dvc", "init", "--quiet")
+        shutil.copy(ROOT / ".dvc/config", folder / ".dvc/config")
+        self.run("python", "-m", "pipeline.params", "select", "default", "--cells", ",".join(CELLS))
+
+    def write(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def run(self, *command: str) -> str:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def reruns(self) -> set[str]:
+        """Runs what is out of date and names it."""
+        return set(re.findall(r"Running stage '([^']+)'", self.run("dvc", "repro")))
+
+    def change(self, before: str, after: str) -> None:
+        path = self.folder / "params.yaml"
+        text = path.read_text()
+        assert text.count(before) == 1, before
+        path.write_text(text.replace(before, after))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("project"))
+
+
+def of_cells(stages: str, *cells: str) -> set[str]:
+    return {f"{stage}@{cell}" for stage in stages.split() for cell in cells}
+
+
+@pytest.mark.slow
+def test_a_change_reruns_what_depends_on_it_and_nothing_else(project):
+    data = {f"prepare@{name}" for name in ("boston", "mnist", "fashion_mnist")}
+    everything = data | of_cells("tune train evaluate", *CELLS) | {"settings", "ood", "report"}
+    assert project.reruns() == everything
+    assert project.reruns() == set()
+
+    # A method's own hyperparameter: only its cell.
+    project.change(
+        "hyperparameters: {dropout: 0.05, num_samples: 64}", "hyperparameters: {dropout: 0.07, num_samples: 64}"
+    )
+    found = project.reruns()
+    assert found >= of_cells("tune train evaluate", "boston-mc_dropout")
+    assert not found & of_cells("tune train evaluate", "boston-mnvi", "lenet-mnist-mnvi")
+    assert not found & data
+
+    # The cut of one kind of experiment leaves the other kind alone.
+    project.change("epochs: 3, ", "epochs: 2, ")
+    found = project.reruns()
+    assert found & of_cells("tune train evaluate", *CELLS) == of_cells("tune train evaluate", "lenet-mnist-mnvi")
+
+    # What only the search looks at.
+    project.change("search_epochs: 40", "search_epochs: 30")
+    assert project.reruns() & of_cells("tune train evaluate", *CELLS) == of_cells("tune", *CELLS[:2])
+
+    # Code of one kind, and a comment.
+    project.write("pipeline/images/loop.py", "steps = 1\n")
+    assert project.reruns() & of_cells("tune train evaluate", *CELLS) == of_cells(
+        "tune train evaluate", "lenet-mnist-mnvi"
+    )
+    project.change("# The machines.", "# All machines.")
+    assert project.reruns() <= {"settings", "ood"}
+
+    # Other data for out-of-distribution tests reach the evaluation of those who use them.
+    prepare = (project.folder / "pipeline/prepare.py").read_text()
+    project.write("pipeline/prepare.py", prepare.replace(": name,", ': name.replace("fashion", "other"),'))
+    found = project.reruns()
+    assert found & of_cells("tune train evaluate", *CELLS) == of_cells("evaluate", "lenet-mnist-mnvi")
+
+
+@pytest.mark.slow
+def test_dvc_shows_metrics_parameters_and_plots(project):
+    project.reruns()
+    shown = project.run("dvc", "metrics", "show", "--md")
+    assert all(f"results/evaluate/{name}/metrics.json" in shown for name in CELLS)
+    for name, text in PLOTS.items():
+        project.write(f"results/report/plots/{name}.csv", text)
+    project.run("dvc", "plots", "show")
+    page = (project.folder / "dvc_plots/index.html").read_text()
+    assert all(column in page for column in ("misclassification", "accuracy", "log_likelihood"))
+
+
+def test_no_lock_is_committed_at_the_top_so_that_a_fresh_clone_runs_its_study():
+    listed = subprocess.run(["git", "ls-files", "dvc.lock"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert listed.stdout == ""
+
+
+def test_every_code_dependency_of_dvc_yaml_exists():
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    deps = {dep for stage in stages.values() for dep in stage.get("do", stage)["deps"]}
+    code = {dep for dep in deps if dep.startswith(("pipeline/", "mnvi"))}
+    assert len(code) >= 8
+    assert not [dep for dep in code if not (ROOT / dep).exists()]
