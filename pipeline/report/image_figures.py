@@ -16,6 +16,7 @@ from pipeline.report.results import Result
 
 GROUPS = {"correct": "#3f9f6d", "wrong": "#d1495b", "ood": "#3d8bd4"}
 KINDS = ("total", "aleatoric", "epistemic")
+NOTHING = 1e-5  # nats; a deterministic network has no epistemic uncertainty
 
 
 def drawings(results: Sequence[Result]) -> list[Drawing]:
@@ -27,7 +28,7 @@ def drawings(results: Sequence[Result]) -> list[Drawing]:
         caption = "Accuracy against confidence in 20 bins, over the dashed line of perfect calibration."
         found.append(Drawing("reliability", "classification", caption, partial(_reliability, with_curves)))
     for result in with_curves:
-        if result.curves["uncertainty"]:
+        if _shown(result):
             caption = f"{title(result)}: uncertainty of right and wrong predictions and of images from elsewhere."
             found.append(
                 Drawing(f"uncertainty-{result.cell.name}", "uncertainty", caption, partial(_uncertainty, result))
@@ -75,12 +76,16 @@ def _reliability(results: Sequence[Result]) -> Figure:
     return figure
 
 
+def _shown(result: Result) -> dict[str, dict[str, Any]]:
+    histograms = result.curves["uncertainty"]
+    return {kind: histograms[kind] for kind in KINDS if kind in histograms and histograms[kind]["edges"][-1] > NOTHING}
+
+
 def _uncertainty(result: Result) -> Figure:
-    histograms: dict[str, dict[str, Any]] = result.curves["uncertainty"]
-    kinds = [kind for kind in KINDS if kind in histograms]
-    figure, axes = panels(len(kinds), 3, 3.1, 2.5)
-    for axis, kind in zip(axes, kinds, strict=True):
-        _histogram(axis, histograms[kind])
+    histograms = _shown(result)
+    figure, axes = panels(len(histograms), 3, 3.1, 2.5)
+    for axis, (kind, histogram) in zip(axes, histograms.items(), strict=True):
+        _histogram(axis, histogram)
         axis.set_title(kind)
         axis.set_xlabel("nats")
     axes[0].set_ylabel("density")

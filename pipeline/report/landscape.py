@@ -52,8 +52,8 @@ def draw() -> Figure:
         image = axis.pcolormesh(means, variances, surface, cmap="viridis_r", vmin=0, vmax=CEILING, rasterized=True)
         axis.set(yscale="log", xlabel="mean of the weight", ylabel=label, title=name)
         axis.grid(False)
-        positive = means >= 0
-        lowest = means[positive][surface[:, positive].argmin(dim=1)]
+        half = POINTS // 2  # from a mean of zero on
+        lowest = means[half:][surface[:, half:].argmin(dim=1)]
         for side in (lowest, -lowest):
             axis.plot(side, variances, color="#d1495b", lw=1.2)
     figure.colorbar(image, ax=axes, label="KL divergence [nats]", extend="max")

@@ -19,12 +19,14 @@ LEGEND = (
 
 
 def table_1(records: Sequence[Record]) -> str:
-    return f"{_table(views.table_1(records), 'method')}\n{LEGEND}\n"
+    further = views.further_data(records)
+    more = f"\n**{further.title}**\n\n{_table(further, 'method')}" if further else ""
+    return f"{_table(views.table_1(records), 'method')}{more}\n{LEGEND}\n"
 
 
 def table_2(records: Sequence[Record]) -> str:
     blocks = [f"**{grid.title}**\n\n{_table(grid, 'metric')}" for grid in views.table_2(records)]
-    return "\n".join(blocks) + f"\nLower is better for all metrics of the paper. {LEGEND}\n"
+    return "\n".join(blocks) + f"\n{wording.TABLE_2} {LEGEND}\n"
 
 
 def _table(grid: Grid, corner: str) -> str:

@@ -42,9 +42,9 @@ class Metric:
 _METRICS = {
     "log_likelihood": Metric("Log-likelihood", HIGHER, 3),
     "rmse": Metric("RMSE", LOWER, 3),
-    "coverage_50": Metric("Coverage of 50 % intervals", None, 1, percent=True),
-    "coverage_80": Metric("Coverage of 80 % intervals", None, 1, percent=True),
-    "coverage_95": Metric("Coverage of 95 % intervals", None, 1, percent=True),
+    "coverage_50": Metric("50 % interval holds", None, 1, percent=True),
+    "coverage_80": Metric("80 % interval holds", None, 1, percent=True),
+    "coverage_95": Metric("95 % interval holds", None, 1, percent=True),
     "misclassification": Metric("Misclassification", LOWER, 2, percent=True),
     "nll": Metric("NLL", LOWER, 4),
     "ece": Metric("ECE", LOWER, 4),
@@ -62,8 +62,9 @@ def metric(name: str) -> Metric:
     if name in _METRICS:
         return _METRICS[name]
     if name.startswith("auroc_"):
-        other = name.removeprefix("auroc_")
-        return Metric(f"AUROC against {DATA.get(other, other)}", HIGHER, 4)
+        by = " by epistemic uncertainty" if name.startswith("auroc_epistemic_") else ""
+        other = name.removeprefix("auroc_").removeprefix("epistemic_")
+        return Metric(f"AUROC against {DATA.get(other, other)}{by}", HIGHER, 4)
     return Metric(name.replace("_", " "), None, 4)
 
 

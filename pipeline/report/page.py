@@ -63,7 +63,7 @@ def render(content: Content) -> str:
         counts=Counter(record.status for record in judged),
         table_1=views.table_1(content.table_1),
         table_2=views.table_2(content.table_2),
-        further=views.further_regression(content.table_1),
+        further=[views.further_data(content.table_1), views.further_regression(content.table_1)],
         cells=[_cell(result) for result in content.results],
         sections=_sections(content.figures),
         extremes=[(title(result), _uri(result.extremes)) for result in content.results if result.extremes],
@@ -72,6 +72,7 @@ def render(content: Content) -> str:
         remark=wording.remark,
         status_text=STATUS_TEXT,
         meanings=wording.MEANINGS,
+        about_table_2=wording.TABLE_2,
     )
 
 

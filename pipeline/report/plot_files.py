@@ -30,7 +30,9 @@ def _points(results: Sequence[Result], name: str, columns: Sequence[str]) -> Ite
     for result in results:
         if result.curves:
             curve = result.curves[name]
-            yield from ((result.cell.name, *point) for point in zip(*(curve[c] for c in columns), strict=True))
+            points = zip(*(curve[column] for column in columns), strict=True)
+            # A bin without an image has neither confidence nor accuracy.
+            yield from ((result.cell.name, *point) for point in points if None not in point)
 
 
 def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

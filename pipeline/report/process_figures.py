@@ -15,6 +15,7 @@ from pipeline.report.drawing import Drawing, colour, ink, legend_below, panels
 from pipeline.report.results import Result
 from pipeline.report.wording import setting
 
+CHOSEN = "#d1495b"
 QUANTITIES = {"loss": "training loss", "validation_nll": "validation NLL", "validation_error": "validation error"}
 
 
@@ -23,19 +24,34 @@ def drawings(results: Sequence[Result]) -> list[Drawing]:
 
 
 def _training(results: Sequence[Result]) -> list[Drawing]:
+    found = _by_experiment([result for result in results if result.history])
+    tables = {name: some for name, some in found.items() if some[0].cell.kind == "regression"}
+    drawn = []
+    if tables:
+        caption = "Regression: training loss over the epochs, the mean of all networks of a cell."
+        drawn.append(Drawing("training-regression", "training", caption, partial(_losses, tables)))
+    for name, some in found.items():
+        if name not in tables:
+            caption = f"{name}: training over the epochs, a line for each seed."
+            drawn.append(Drawing(f"training-{name}", "training", caption, partial(_curves, some)))
+    return drawn
+
+
+def _by_experiment(results: Sequence[Result]) -> dict[str, list[Result]]:
     found: dict[str, list[Result]] = {}
     for result in results:
-        if result.history:
-            found.setdefault(result.scores.experiment, []).append(result)
-    return [
-        Drawing(
-            f"training-{name}",
-            "training",
-            f"{name}: training over the epochs, a line for each seed.",
-            partial(_curves, some),
-        )
-        for name, some in found.items()
-    ]
+        found.setdefault(result.scores.experiment, []).append(result)
+    return found
+
+
+def _losses(found: dict[str, list[Result]]) -> Figure:
+    figure, axes = panels(len(found), 3, 3.1, 2.3)
+    for axis, (name, some) in zip(axes, found.items(), strict=True):
+        for result in some:
+            _curve(axis, result, "loss")
+        axis.set(title=name, xlabel="epoch")
+    legend_below(figure, axes)
+    return figure
 
 
 def _curves(results: Sequence[Result]) -> Figure:
@@ -45,8 +61,7 @@ def _curves(results: Sequence[Result]) -> Figure:
     for axis, quantity in zip(axes, known, strict=False):
         for result in results:
             _curve(axis, result, quantity)
-        axis.set_title(QUANTITIES[quantity])
-        axis.set_xlabel("epoch")
+        axis.set(title=QUANTITIES[quantity], xlabel="epoch")
     legend_below(figure, axes)
     return figure
 
@@ -88,19 +103,20 @@ def _values(trials: Sequence[dict[str, Any]], name: str) -> list[Any]:
     return sorted({trial["hyperparameters"][name] for trial in trials if name in trial["hyperparameters"]})
 
 
-def _best_of(result: Result, place: dict[str, Any]) -> float:
+def _best_of(result: Result, place: dict[str, Any]) -> float | None:
+    """The lowest objective at a point of the grid: NaN if all its trials failed, None if there was none."""
     objectives = [
-        trial["objective"]
+        math.nan if trial["objective"] is None else trial["objective"]
         for trial in result.trials
-        if trial["objective"] is not None
-        and all(trial["hyperparameters"].get(name) == value for name, value in place.items())
+        if all(trial["hyperparameters"].get(name) == value for name, value in place.items())
     ]
-    return min(objectives, default=math.nan)
+    return min(objectives, key=lambda value: (math.isnan(value), value), default=None)
 
 
 def _heat_map(result: Result, across: str, up: str, varied: dict[str, list[Any]]) -> Figure:
     columns, rows = varied[across], varied[up]
-    values = [[_best_of(result, {across: column, up: row}) for column in columns] for row in rows]
+    tiles = [[_best_of(result, {across: column, up: row}) for column in columns] for row in rows]
+    values = [[math.nan if tile is None else tile for tile in row] for row in tiles]
     figure, (axis,) = panels(1, 1, 1.6 + 0.85 * len(columns), 1.3 + 0.5 * len(rows))
     finite = sorted(value for row in values for value in row if math.isfinite(value))
     # A diverged trial must not take all the colours; the upper quarter may share one.
@@ -111,32 +127,39 @@ def _heat_map(result: Result, across: str, up: str, varied: dict[str, list[Any]]
     axis.set(xlabel=_axis_label(across), ylabel=_axis_label(up), title=result.cell.name)
     axis.grid(False)
     axis.invert_yaxis()
-    for y, row in enumerate(values):
-        for x, value in enumerate(row):
-            text = f"{value:.4g}" if math.isfinite(value) else "failed"
-            axis.text(x, y, text, ha="center", va="center", fontsize=8, color=_tone(value, (finite[0] + limit) / 2))
+    for y, row in enumerate(tiles):
+        for x, tile in enumerate(row):
+            tone = _tone(tile, (finite[0] + limit) / 2)
+            axis.text(x, y, _objective(tile), ha="center", va="center", fontsize=8, color=tone)
     chosen = result.best["hyperparameters"]
     if chosen.get(across) in columns and chosen.get(up) in rows:
         place = columns.index(chosen[across]), rows.index(chosen[up])
-        axis.plot(place[0], place[1] + 0.3, "x", color="#d1495b", ms=9, mew=2.5, clip_on=False)
+        axis.plot(place[0], place[1] + 0.3, "x", color=CHOSEN, ms=9, mew=2.5, clip_on=False)
     return figure
 
 
-def _tone(value: float, middle: float) -> str:
+def _objective(tile: float | None) -> str:
+    if tile is None:
+        return "not tried"
+    return "failed" if math.isnan(tile) else f"{tile:.4g}"
+
+
+def _tone(tile: float | None, middle: float) -> str:
     """Of the text on a tile: the tiles of the upper half are dark."""
-    if not math.isfinite(value):
+    if tile is None or math.isnan(tile):
         return ink()
-    return "white" if value > middle else "black"
+    return "white" if tile > middle else "black"
 
 
 def _line(result: Result, name: str) -> Figure:
     figure, (axis,) = panels(1, 1, 4.2, 2.6)
     values = _values(result.trials, name)
-    objectives = [_best_of(result, {name: value}) for value in values]
+    objectives = [math.nan if (best := _best_of(result, {name: value})) is None else best for value in values]
     axis.plot(range(len(values)), objectives, "o-", color=colour(result.cell.method))
     chosen = result.best["hyperparameters"].get(name)
     if chosen in values:
-        axis.plot(values.index(chosen), objectives[values.index(chosen)], "x", color=ink(), ms=10, mew=2.5)
+        place = values.index(chosen)
+        axis.plot(place, objectives[place], "x", color=ink(), ms=10, mew=2.5)
     axis.set_xticks(range(len(values)), [setting(value) for value in values])
     axis.set(xlabel=_axis_label(name), ylabel="objective", title=result.cell.name)
     return figure

@@ -24,7 +24,10 @@ def drawings(records: Sequence[Record]) -> list[Drawing]:
         caption = "Log-likelihood: ours (dot) and the paper's (ring), with one standard deviation. Right is better."
         found.append(Drawing("log_likelihood", "regression", caption, partial(_likelihoods, likelihoods)))
     if coverages:
-        caption = "How many test targets lie inside central predictive intervals; on the dashed line they are honest."
+        caption = (
+            "How many more test targets than promised lie inside central predictive intervals, in percentage points: "
+            "above the dashed line they are too wide, below too narrow."
+        )
         found.append(Drawing("coverage", "regression", caption, partial(_coverages, coverages)))
     return found
 
@@ -62,17 +65,17 @@ def _coverages(found: dict[str, list[Record]]) -> Figure:
     figure, axes = panels(len(found), 3, 3.1, 2.6)
     for axis, (data, records) in zip(axes, found.items(), strict=True):
         axis.set_title(metrics.data_label(data))
-        axis.plot((45, 100), (45, 100), "--", color=ink(), lw=0.8)
+        axis.axhline(0, ls="--", color=ink(), lw=0.8)
         methods = list(dict.fromkeys(record.method for record in records))
         for place, method in enumerate(methods):
             values = {record.metric: record for record in records if record.method == method}
             known = [level for level in LEVELS if f"coverage_{level}" in values]
-            rates = [100 * (values[f"coverage_{level}"].mean or 0.0) for level in known]
-            aside = (place - (len(methods) - 1) / 2) * 0.9  # beside each other instead of on top
-            label = metrics.method_label(method)
-            axis.plot([level + aside for level in known], rates, "o", color=colour(method), ms=5, label=label)
-        axis.set_xticks(LEVELS)
-        axis.set_xlabel("interval [%]")
-    axes[0].set_ylabel("targets inside [%]")
+            excess = [100 * (values[f"coverage_{level}"].mean or 0.0) - level for level in known]
+            aside = (place - (len(methods) - 1) / 2) * 0.8 / len(methods)  # beside each other instead of on top
+            places = [LEVELS.index(level) + aside for level in known]
+            axis.plot(places, excess, "o", color=colour(method), ms=5, label=metrics.method_label(method))
+        axis.set_xticks(range(len(LEVELS)), [f"{level} %" for level in LEVELS])
+        axis.set_xlim(-0.6, len(LEVELS) - 0.4)
+        axis.set_ylabel("points too many")
     legend_below(figure, axes)
     return figure

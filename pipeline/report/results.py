@@ -11,6 +11,8 @@ from pipeline.errors import StudyError
 from pipeline.files import read_json, read_yaml
 from pipeline.params import Cell
 
+PNG = b"\x89PNG\r\n\x1a\n"
+
 
 @dataclass(frozen=True)
 class Score:
@@ -128,16 +130,16 @@ def read_result(cell: Cell) -> Result:
         return Result(cell, scores)
     tune, train = (f"python -m pipeline.{stage} {cell.name}" for stage in ("tune", "train"))
     best = Record(cell.tune / "best.yaml", tune, read_yaml(cell.tune / "best.yaml", tune))
-    best.get("source", str), best.get("hyperparameters", dict)
+    source, _ = best.get("source", str), best.get("hyperparameters", dict)
     training = Record(cell.model / "training.json", train, read_json(cell.model / "training.json", train))
     images = cell.kind == "classification"
     return Result(
         cell,
         scores,
         best=best.value,
-        trials=_trials(cell.tune / "trials.json", tune) if best.value["source"] == "search" else [],
+        trials=_trials(cell.tune / "trials.json", tune) if source == "search" else [],
         training=training.value,
-        history=_seed_histories(cell, train) if images else _history(training),
+        history=_seed_histories(cell, training) if images else _history(training),
         curves=_curves(cell) if images else {},
         extremes=_extremes(cell) if images else None,
     )
@@ -163,15 +165,19 @@ def _list(path: Path, made_by: str) -> list[Any]:
 
 def _history(training: Record) -> dict[str, list[dict[str, Any]]]:
     history = training.get("history", list, type(None))
-    return {"all": [Record(training.path, training.made_by, epoch).value for epoch in history]} if history else {}
+    return {"all": _epochs(training.path, training.made_by, history)} if history else {}
 
 
-def _seed_histories(cell: Cell, made_by: str) -> dict[str, list[dict[str, Any]]]:
-    folders = sorted(cell.model.glob("seed-*"), key=lambda folder: int(folder.name.removeprefix("seed-")))
-    if not folders:
-        raise StudyError(f"{cell.model}: no seed-<k> folder in it; it is made by `{made_by}`")
-    paths = [folder / "history.json" for folder in folders]
-    return {path.parent.name: [Record(path, made_by, e).value for e in _list(path, made_by)] for path in paths}
+def _seed_histories(cell: Cell, training: Record) -> dict[str, list[dict[str, Any]]]:
+    names = [f"seed-{seed}" for seed in range(training.get("seeds", int))]
+    paths = {name: cell.model / name / "history.json" for name in names}
+    made_by = training.made_by
+    return {name: _epochs(path, made_by, _list(path, made_by)) for name, path in paths.items()}
+
+
+def _epochs(path: Path, made_by: str, history: list[Any]) -> list[dict[str, Any]]:
+    epochs = [Record(path, made_by, epoch) for epoch in history]
+    return [{**epoch.value, "epoch": epoch.get("epoch", int)} for epoch in epochs]
 
 
 def _curves(cell: Cell) -> dict[str, Any]:
@@ -179,15 +185,22 @@ def _curves(cell: Cell) -> dict[str, Any]:
     curves = Record(path, made_by, read_json(path, made_by))
     for name, keys in {"reliability": ("confidence", "accuracy"), "rejection": ("rate", "misclassification")}.items():
         curve = Record(path, made_by, curves.get(name, dict))
-        lengths = {len(curve.get(key, list)) for key in keys}
-        if len(lengths) != 1:
+        if len({len(curve.get(key, list)) for key in keys}) != 1:
             raise curves.broken(f"the lists of `{name}` differ in length")
-    curves.get("uncertainty", dict)
+    for kind, value in curves.get("uncertainty", dict).items():
+        histogram = Record(path, made_by, value)
+        bins = len(histogram.get("edges", list)) - 1
+        if any(len(histogram.get(group, list)) != bins for group in ("correct", "wrong", "ood")):
+            raise curves.broken(f"`uncertainty.{kind}` does not have a count for each of its bins")
     return dict(curves.value)
 
 
 def _extremes(cell: Cell) -> Path:
-    path = cell.evaluate / "extremes.png"
-    if not path.is_file():
-        raise StudyError(f"{path}: no such file; it is made by `python -m pipeline.evaluate {cell.name}`")
+    path, made_by = cell.evaluate / "extremes.png", f"python -m pipeline.evaluate {cell.name}"
+    try:
+        start = path.read_bytes()[: len(PNG)]
+    except FileNotFoundError as error:
+        raise StudyError(f"{path}: no such file; it is made by `{made_by}`") from error
+    if start != PNG:
+        raise StudyError(f"{path}: not a PNG picture; delete it and run `{made_by}` again")
     return path

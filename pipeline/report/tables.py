@@ -16,6 +16,8 @@ ROUNDING = 1e-9  # a difference of exactly two standard deviations counts as wit
 
 REPRODUCED, DIFFERS, NOT_JUDGED, NOT_TO_THE_END, NOT_RUN = "reproduced", "differs", "told", "unfinished", "not-run"
 NOT_RUN_TEXT, NOT_TO_THE_END_TEXT = "not run here", "not run to the end here"
+NOT_FINITE_TEXT, NOT_IN_PAPER_TEXT = "not a finite number", "not in the paper"
+OTHER_MACHINE_TEXT = "not compared: another machine than the paper's"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Record:
     paper: paper.Printed | None
     complete: bool
     reproduced: bool | None
-    note: str
+    notes: tuple[str, ...]  # what a reader must know to compare the two figures
     cell: str | None  # None: no cell of the study is this one
     variant: str = ""  # the experiment's name where another one already stands in this place of the table
 
@@ -50,13 +52,14 @@ class Record:
         return {True: REPRODUCED, False: DIFFERS, None: NOT_JUDGED}[self.reproduced]
 
     def as_json(self) -> dict[str, Any]:
-        kept = ("mean", "std", "runs", "folds", "complete", "reproduced", "note", "cell")
+        kept = ("mean", "std", "runs", "folds", "complete", "reproduced", "cell")
         return {
             "data": self.data,
             "network": self.network,
             "method": self.method,
             "metric": self.metric,
             **{key: getattr(self, key) for key in kept},
+            "note": "; ".join(self.notes),
             "paper_mean": self.paper.mean if self.paper else None,
             "paper_std": self.paper.std if self.paper else None,
             "paper_runs": paper_runs(self.data, self.metric) if self.paper else None,
@@ -137,7 +140,7 @@ def _measured(key: paper.Key, name: str, one: Scores, printed: paper.Printed | N
         paper=printed,
         complete=one.complete,
         reproduced=judged,
-        note="; ".join(_notes(key, name, score, one, printed, judged)),
+        notes=tuple(_notes(key, name, score, one, printed, judged)),
         cell=one.cell,
         variant=variant,
     )
@@ -147,32 +150,33 @@ def _not_run(
     key: paper.Key, name: str, printed: paper.Printed | None, note: str, cell: str | None, variant: str = ""
 ) -> Record:
     nothing: dict[str, Any] = {"mean": None, "std": None, "runs": 0, "folds": None, "reproduced": None}
-    return Record(*key, metric=name, paper=printed, complete=False, note=note, cell=cell, variant=variant, **nothing)
+    return Record(
+        *key, metric=name, paper=printed, complete=False, notes=(note,), cell=cell, variant=variant, **nothing
+    )
 
 
 def _notes(
     key: paper.Key, name: str, score: Score, one: Scores, printed: paper.Printed | None, judged: bool | None
 ) -> Iterable[str]:
-    """What a reader must know to compare the two figures."""
     data, _, method = key
     if not one.complete:
         yield NOT_TO_THE_END_TEXT
     if score.mean is None:
-        yield "not a finite number"
+        yield NOT_FINITE_TEXT
     if printed is None:
-        yield "not in the paper"
+        yield NOT_IN_PAPER_TEXT
         return
     planned = paper_runs(data, name)
-    if one.runs < planned:
+    if one.runs < planned and name != "parameters":
         yield f"{one.runs} of {planned} runs"
     if one.folds is not None and one.folds != paper.FOLDS_1:
         yield f"{one.folds} folds, the paper's {paper.FOLDS_1}"
     if (data, method) in paper.OUT_OF_LINE:
-        yield "the paper's figure is out of line with every other source; not aimed at"
+        yield "the paper's figure is out of line with other sources"
     if printed.corrected:
         yield f"the paper prints {printed.text}e6, which is a misprint"
     if name == "inference_ms":
-        yield "not compared: the paper's is a GTX 1080 Ti's"
+        yield OTHER_MACHINE_TEXT
     if judged is False and score.mean is not None:
         shown = f"{score.mean * 10**printed.exponent:.{printed.decimals}f}"
         if shown == printed.text.partition(" ")[0]:

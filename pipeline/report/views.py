@@ -26,12 +26,23 @@ class Grid:
 
 
 def table_1(records: Sequence[Record]) -> Grid:
-    """Log-likelihoods: a row for each method, a column for each data set."""
+    """Log-likelihoods: a row for each method, a column for each of the paper's data sets."""
+    known = [record for record in records if record.data in paper.DATA_1]
+    return _likelihoods("Table 1: log-likelihood on the UCI data sets", known)
+
+
+def further_data(records: Sequence[Record]) -> Grid | None:
+    """Log-likelihoods on data sets that the paper does not have."""
+    further = [record for record in records if record.data not in paper.DATA_1]
+    return _likelihoods("Log-likelihood on further data sets", further) if further else None
+
+
+def _likelihoods(title: str, records: Sequence[Record]) -> Grid:
     found = {(_method(record), record.data): record for record in records if record.metric == "log_likelihood"}
-    columns = _in_order([*paper.DATA_1, *(data for _, data in found)])
+    columns = _in_order(data for _, data in found)
     rows = _in_order(method for method, _ in found)
     return Grid(
-        "Table 1: log-likelihood on the UCI data sets (higher is better)",
+        title,
         [metrics.data_label(data) for data in columns],
         [(method, [found.get((method, data)) for data in columns]) for method in rows],
     )
@@ -44,9 +55,9 @@ def further_regression(records: Sequence[Record]) -> Grid | None:
         return None
     found = {(record.data, _method(record), record.metric): record for record in further}
     columns = _in_order(record.metric for record in further)
-    rows = _in_order((record.data, _method(record)) for record in further)
+    rows = sorted(_in_order((record.data, _method(record)) for record in further), key=lambda row: row[0])
     return Grid(
-        "Further metrics of the regression cells",
+        "Errors and coverage of the regression cells",
         [metrics.label("", name) for name in columns],
         [
             (f"{metrics.data_label(data)}, {method}", [found.get((data, method, name)) for name in columns])

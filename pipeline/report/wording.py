@@ -6,9 +6,20 @@ import math
 from decimal import Decimal
 
 from pipeline.report import metrics
-from pipeline.report.tables import Record
+from pipeline.report.tables import (
+    NOT_FINITE_TEXT,
+    NOT_IN_PAPER_TEXT,
+    NOT_RUN_TEXT,
+    NOT_TO_THE_END_TEXT,
+    OTHER_MACHINE_TEXT,
+    Record,
+)
 
 MARKS = {"reproduced": "✓", "differs": "✗", "told": "", "unfinished": "…", "not-run": "–"}
+TABLE_2 = (
+    "Lower is better for all metrics of the paper, higher for AUROC. Inference times are those of this study's "
+    "machine and are not compared: the paper's are a GTX 1080 Ti's."
+)
 MEANINGS = {
     "reproduced": "reproduced: within two combined standard deviations of the paper's figure, or better",
     "differs": "not reproduced",
@@ -26,7 +37,7 @@ def number(value: float, decimals: int) -> str:
 def ours(record: Record) -> str:
     """Our mean ± standard deviation in the table's unit; ± is left out where there was only one run."""
     if not record.ran:
-        return "not run here"
+        return NOT_RUN_TEXT
     if record.mean is None:
         return "not finite"
     scale = 10 ** metrics.exponent(record.data, record.metric)
@@ -56,9 +67,10 @@ def theirs(record: Record) -> str:
 
 
 def remark(record: Record) -> str:
-    """The note without what the figure itself already says."""
-    shown = ("not run here", "not in the paper", "not a finite number")
-    return "; ".join(part for part in record.note.split("; ") if part and part not in shown)
+    """The note without what the figure, its mark or the table's legend already say."""
+    shown = (NOT_RUN_TEXT, NOT_TO_THE_END_TEXT, NOT_FINITE_TEXT, NOT_IN_PAPER_TEXT, OTHER_MACHINE_TEXT)
+    parts = [part for part in record.notes if part not in shown]
+    return "; ".join(part.removeprefix(f"{NOT_RUN_TEXT}: ") for part in parts)
 
 
 def duration(seconds: float | None) -> str:
