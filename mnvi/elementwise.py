@@ -6,15 +6,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mnvi.gaussian import Gaussian
 from mnvi.moments.quadrature import gauss_hermite, quadrature_moments, taylor_moments
 from mnvi.settings import current
-from mnvi.value import RandomValue
+from mnvi.value import RandomValue, values_can_be_read
 
 DEFAULT_ORDER = 20
 
+_REMEDY = "write a rule for it with @mnvi.rule"
 _APPROXIMATIONS = (None, "quadrature", "taylor")
 
 
@@ -28,7 +30,8 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
     Args:
         function: the function; its first argument is the tensor, every entry of the result depends on the same entry of
-            it alone. Further arguments are passed on.
+            it alone, which the first call tries: a function that is not elementwise, or random, raises ``ValueError``.
+            Further arguments are passed on.
         approximation: ``"quadrature"`` or ``"taylor"``; ``None`` is quadrature, unless
             ``mnvi.options(activation="taylor")`` is in force.
         order: number of Gauss–Hermite nodes. Exact for polynomials of degree up to ``order - 1``; for a smooth
@@ -56,6 +59,7 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
     if not isinstance(order, int) or order < 2:
         raise ValueError(f"elementwise: order={order!r} must be a whole number of at least 2 nodes")
     nodes = gauss_hermite(order)
+    probed = False
 
     @functools.wraps(function)
     def answer(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,11 +76,31 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
             result: Tensor = function(values, *args, **kwargs)
             return result
 
+        nonlocal probed
+        if not probed and x.numel() and values_can_be_read(x.mean):
+            _probe(getattr(function, "__name__", "function"), of_tensor, x.mean.detach())
+            probed = True
         if (approximation or current.value.activation) == "taylor":
             return Gaussian.trusted(*taylor_moments(of_tensor, x.mean, x.var))
         return Gaussian.trusted(*quadrature_moments(of_tensor, x.mean, x.var, nodes))
 
     return answer
+
+
+def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> None:
+    """Once for every function: change one entry, and see that the same entry of the result changes alone."""
+    with torch.no_grad():
+        before = function(values)
+        changed = values.clone(memory_format=torch.contiguous_format)
+        changed.view(-1)[0] += 1
+        after = function(changed)
+    if not isinstance(before, Tensor) or before.shape != values.shape:
+        got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
+        raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")
+    if not torch.equal(before.flatten()[1:].nan_to_num(), after.flatten()[1:].nan_to_num()):
+        raise ValueError(
+            f"{name}: not elementwise, or random: a change of one entry changes others of the result; {_REMEDY}"
+        )
 
 
 def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:

@@ -455,3 +455,11 @@ def test_those_of_torchvision_run_in_onnxruntime(tmp_path):
     outputs = session.run(None, dict(zip(names, (t.numpy() for t in inputs), strict=True)))
     for output, expected in zip(outputs, network(*inputs), strict=True):
         torch.testing.assert_close(torch.from_numpy(output), expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.5, 3.0])
+@pytest.mark.parametrize("mean", [-6.0, -9.0, -12.0])
+def test_elu_s_variance_keeps_its_digits_far_below_zero(mean, sigma):
+    value = mnvi.Gaussian(torch.tensor([mean]), torch.tensor([sigma**2]))
+    wide = mnvi.Gaussian(value.mean.double(), value.var.double())
+    torch.testing.assert_close(F.elu(value).var.double(), F.elu(wide).var, rtol=1e-3, atol=0)

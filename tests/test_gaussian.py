@@ -435,3 +435,9 @@ def test_half_precision_mean_keeps_a_float32_variance() -> None:
     x = Gaussian(torch.ones(3).bfloat16(), torch.ones(3))
     for out in (x + 1, x * 2, x + x, torch.relu(x), x.sum(), torch.mean(x, 0), x * x):
         assert out.var.dtype == torch.float32
+
+
+def test_a_saved_value_is_loaded_without_running_code(tmp_path):
+    torch.save({"out": Gaussian(torch.tensor([1.0]), torch.tensor([2.0]))}, tmp_path / "out.pt")
+    loaded = torch.load(tmp_path / "out.pt", weights_only=True)["out"]
+    assert (loaded.mean.item(), loaded.var.item()) == (1.0, 2.0)

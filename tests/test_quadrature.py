@@ -216,3 +216,17 @@ def test_mean_of_a_log_normal_converges_with_the_order():
     x = mnvi.Gaussian(torch.zeros(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64))
     errors = [abs(mnvi.quadrature(torch.exp, order)(x).mean.item() - math.e) for order in (4, 8, 16)]
     assert errors[0] > 10 * errors[1] > 100 * errors[2]
+
+
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (lambda x: torch.softmax(x, -1), "a change of one entry changes others"),
+        (lambda x: torch.dropout(x, 0.5, True), "or random"),
+        (lambda x: x.sum(-1), r"maps shape \(2, 300\) to \(2,\)"),
+    ],
+    ids=["softmax", "dropout", "sum"],
+)
+def test_a_function_that_is_not_elementwise_is_refused(function, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        mnvi.elementwise(function)(mnvi.Gaussian(torch.ones(2, 300), torch.ones(2, 300)))

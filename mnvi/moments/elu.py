@@ -64,7 +64,8 @@ def elu(
     first, second = (_truncated_exponential(mu, sigma.clamp(min=_WIDE), k) for k in (1, 2))
     below = choose(positive, q, 1 - q)
     wide = first - below
-    wide_var = second - 2 * first + below - wide.square()
+    share = first / below.clamp(min=torch.finfo(below.dtype).tiny)  # E[exp Z] where it is below zero
+    wide_var = second - first * share - above * wide * (1 - share)
     saturating = choose(narrow, start + shift, wide)
     saturating_var = choose(narrow, narrow_var, wide_var).clamp(min=0)
 
