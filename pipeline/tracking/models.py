@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import mnvi
 from pipeline.files import read_json, read_tensors, sha256, write_json, write_tensors
+from pipeline.tracking.store import quiet_import
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,6 +56,8 @@ def model(
         objective: on validation data, smaller is better. The newest version with the best gets the alias "best".
         step: the epoch of these weights.
     """
+    with quiet_import():
+        import mlflow.pyfunc  # noqa: F401  # here rather than in the sender's thread, where warnings cannot be silenced
     net = module.net if isinstance(module, mnvi.Objective) else module
     assert isinstance(net, nn.Module)
     folder = run.state / "model"

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from pipeline import console
-from pipeline.tracking import identity, sender, system
+from pipeline.tracking import identity, sender, store, system
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.spool import Spool
 from pipeline.tracking.store import masked
@@ -139,6 +139,7 @@ def run(
     name = " ".join(part for part in (stage, method, child) if part)
     wait = sender.patience()
     known = identity.claim(folder, experiment, name, None if parent is None else parent.state)
+    store.ready(known.uri)
     it = Run(folder)
     it.status("RUNNING")
     it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
@@ -161,7 +162,7 @@ def run(
 def resume(state: str | Path) -> Run:
     """A run that another process has begun, for a worker to add to; use it as a context manager."""
     folder = Path(state)
-    identity.read(folder)
+    store.ready(identity.read(folder).uri)
     return Run(folder)
 
 

@@ -103,7 +103,9 @@ class Sender:
         self._hurry = True
         self._wake.set()
         with self._round:
-            while identity.pending(self.folder) and (left := deadline - time.monotonic()) > 0:
+            while (
+                self._thread.is_alive() and identity.pending(self.folder) and (left := deadline - time.monotonic()) > 0
+            ):
                 self._round.wait(min(left, _PAUSE))
         self._hurry = False
         return not identity.pending(self.folder)

@@ -30,8 +30,10 @@ class Served(PythonModel):
         self.net.load_state_dict(torch.load(context.artifacts["weights"], map_location="cpu", weights_only=True))
         self.net.eval()
 
-    # MLflow reads types given to the input as a schema of its own and objects to those that are not lists.
-    def predict(self, context, model_input, params=None) -> Prediction:  # type: ignore[no-untyped-def]
+    # A data frame is taken as well, but MLflow only knows what to do with the one type or the other.
+    def predict(
+        self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
+    ) -> Prediction:
         values = model_input.to_numpy() if hasattr(model_input, "to_numpy") else model_input
         x = _standardised(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)), self.settings["inputs"])
         with torch.inference_mode(), mnvi.options(relu_floor=self.settings["relu_floor"]):

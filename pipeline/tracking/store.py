@@ -6,6 +6,9 @@ import functools
 import logging
 import os
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,10 +62,10 @@ def client(uri: str) -> MlflowClient:
         database.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{database}.lock"):
             return _client(uri)
-    except OSError as error:
+    except Exception as error:  # whatever SQLAlchemy, SQLite, Alembic or the file system have against it
         raise StudyError(
-            f"{database}: MLflow's database cannot be opened ({error.strerror or error}); make its folder writable or "
-            "set MLFLOW_TRACKING_URI"
+            f"{database}: MLflow's database cannot be opened ({masked(str(error)).splitlines()[0]}); make it writable, "
+            "move it away to begin a new one, or set MLFLOW_TRACKING_URI"
         ) from error
 
 
@@ -70,21 +73,30 @@ def client(uri: str) -> MlflowClient:
 def _client(uri: str) -> MlflowClient:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
+    with quiet_import():
+        from mlflow import MlflowClient
 
-    for talkative in ("alembic", "mlflow"):
-        logging.getLogger(talkative).setLevel(logging.WARNING)
+        for talkative in ("alembic", "mlflow"):
+            logging.getLogger(talkative).setLevel(logging.WARNING)
+        return MlflowClient(uri)
 
-    opened = MlflowClient(uri)
-    if database_file(uri) is not None:
-        opened.search_experiments(max_results=1)
-    return opened
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """Parts of MLflow warn of their own code when they are first loaded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def prepare() -> None:
     """Makes the embedded store ready, so that the processes started afterwards find it complete."""
-    uri = address()
-    if database_file(uri) is not None:
+    ready(address())
+
+
+def ready(uri: str) -> None:
+    """Loads MLflow and opens an embedded store, here rather than in a thread; a server is left to the sender."""
+    if database_file(uri) is not None or uri.startswith("http"):
         client(uri)
 
 

@@ -1,0 +1,181 @@
+"""A tracking server that goes away: nothing waits for it, nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
+
+from pipeline import tracking
+from pipeline.tracking import identity
+from pipeline.tracking.spool import Spool
+
+ROOT = Path(__file__).parents[2]
+STATE = Path("work/results/tune/toy-mnvi")
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server(port: int, *command: str, path: str = "/health") -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a command of MLflow until it answers, and kills it with all its processes at the end."""
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT)}
+    with open("server.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *command, "--host", "127.0.0.1", "--port", str(port)],
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < deadline, Path("server.log").read_text()
+                time.sleep(0.2)
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+TRACKING = (
+    "server",
+    "--backend-store-uri",
+    "sqlite:///mlflow.db",
+    "--artifacts-destination",
+    "served",
+    "--workers",
+    "1",
+)
+
+
+@pytest.mark.slow
+def test_metrics_survive_a_server_that_is_killed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    Path("note.txt").write_text("hello")
+    with tracking.run(Cell(), "tune", state=STATE) as parent:
+        parent.params({"epochs": 4})
+        assert parent.id is None  # nobody is there yet to give one
+        with (
+            server(port, *TRACKING),
+            tracking.run(Cell(), "tune", child="0", parent=parent, state=STATE / "0") as child,
+        ):
+            for step in range(50):
+                child.metrics({"loss": 1.0 / (step + 1)}, step)
+            assert child.flush(30)
+            assert len(history(child.id, "loss")) == 50
+        began = time.monotonic()
+        with tracking.run(Cell(), "tune", child="1", parent=parent, state=STATE / "1") as other:
+            other.metrics({"loss": 7.0}, 0)
+        with tracking.resume(STATE / "0") as child:
+            for step in range(50, 2000):
+                child.metrics({"loss": 1.0 / (step + 1)}, step)
+        parent.artifact("note.txt")
+        assert time.monotonic() - began < 20
+        assert "they are kept in work" in capfd.readouterr().err
+        with server(port, *TRACKING):
+            assert parent.flush(30)
+            assert tracking.send(Path("work")) == []
+            assert [file.path for file in client().list_artifacts(parent.id)] == ["note.txt"]
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+        assert history(child.id, "loss") == [(step, 1.0 / (step + 1)) for step in range(2000)]
+        assert history(other.id, "loss") == [(0, 7.0)]
+        assert len(runs()) == 3
+        assert client().get_run(parent.id).data.params == {"epochs": "4"}
+
+
+def test_without_a_server_work_goes_on_and_says_so_without_the_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://someone:hunter2@127.0.0.1:{free_port()}")
+    monkeypatch.setenv("MNVI_TRACKING_WAIT", "1")
+    began = time.monotonic()
+    with tracking.run(Cell(), "tune", state=STATE) as run:
+        run.metrics({"loss": 1.0}, 0)
+        run.params({"uri": os.environ["MLFLOW_TRACKING_URI"]})
+    assert time.monotonic() - began < 10
+    said = capsys.readouterr().err
+    assert "kept in" in said
+    assert "python -m pipeline.tracking send" in said
+    written = "".join(path.read_text() for path in STATE.iterdir())
+    assert "***@127.0.0.1" in written
+    assert "hunter2" not in said + written
+
+
+def test_what_was_left_over_is_sent_by_the_next_stage() -> None:
+    identity.claim(STATE, "toy", "tune mnvi", None)
+    Spool(STATE).append([{"kind": "metric", "key": "loss", "value": 1.0, "step": 0, "time": 1}])
+    with tracking.run(Cell(), "evaluate", state=Path("work/results/evaluate/toy-mnvi")):
+        pass
+    assert {found.info.run_name for found in runs()} == {"tune mnvi", "evaluate mnvi"}
+    assert history(tracking.resume(STATE).id, "loss") == [(0, 1.0)]
+
+
+def test_what_was_left_over_of_a_finished_stage_is_kept_when_the_stage_runs_again() -> None:
+    with tracking.run(Cell(), "evaluate", state=STATE) as first:
+        first.metrics({"loss": 1.0}, 0)
+    old = first.id
+    records = [{"kind": "metric", "key": "loss", "value": 0.5, "step": 1, "time": 1}]
+    Spool(STATE).append([*records, {"kind": "status", "status": "FINISHED", "time": 1}])
+    with tracking.run(Cell(), "evaluate", state=STATE) as second:
+        second.metrics({"loss": 2.0}, 0)
+    assert second.id != old
+    assert history(old, "loss") == [(0, 1.0), (1, 0.5)]
+    assert history(second.id, "loss") == [(0, 2.0)]
+
+
+@pytest.mark.slow
+def test_the_command_sends_what_was_left_over(folder: Path) -> None:  # noqa: F811
+    with tracking.run(Cell(), "tune", state=STATE) as run:
+        run.metrics({"loss": 1.0}, 0)
+    (STATE / "mlflow-sent.json").unlink()
+    with open(STATE / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "metric", "key": "loss", "value": 0.5, "step": 1, "time": 1}\n')
+    command = [sys.executable, "-m", "pipeline.tracking", "send"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "nothing left to send of 1 runs\n"
+    assert history(run.id, "loss") == [(0, 1.0), (1, 0.5)]
+
+
+@pytest.mark.slow
+def test_processes_that_open_a_new_store_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "from pipeline import tracking; tracking.prepare()"]
+    processes = [subprocess.Popen(command, cwd=empty, env=environment, stderr=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        _, complaint = process.communicate(timeout=60)
+        assert (process.returncode, complaint) == (0, b"")
+    assert (empty / "mlflow.db").exists()
+
+
+def test_mlflow_is_not_loaded_before_it_is_needed() -> None:
+    program = "import sys, pipeline.tracking; sys.exit('mlflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)

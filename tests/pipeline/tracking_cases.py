@@ -1,0 +1,62 @@
+"""A folder with an MLflow store of its own, cells to run in it, and what the store says afterwards."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.tracking import store
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str = "toy"
+    network: str = "mlp"
+    hidden: int = 5
+    stem: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    experiment: Experiment = Experiment()
+    method: str = "mnvi"
+    kind: str = "regression"
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    method_arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="session")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Making the tables takes seconds, so it is done once and copied."""
+    database = tmp_path_factory.mktemp("store") / "mlflow.db"
+    store.client(f"sqlite:///{database}")
+    return database
+
+
+@pytest.fixture
+def folder(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("MNVI_TRACKING_WAIT", raising=False)
+    shutil.copy(new_store, tmp_path / "mlflow.db")
+    yield tmp_path
+    store._client.cache_clear()
+
+
+def client() -> Any:
+    return store.client(store.address())
+
+
+def runs(experiment: str = "toy") -> list[Any]:
+    """All runs of an experiment, the oldest first."""
+    found = client().get_experiment_by_name(experiment)
+    return [] if found is None else list(client().search_runs([found.experiment_id], order_by=["start_time"]))
+
+
+def history(run_id: str | None, key: str) -> list[tuple[int, float]]:
+    return sorted((metric.step, metric.value) for metric in client().get_metric_history(run_id, key))
