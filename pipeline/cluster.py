@@ -9,6 +9,7 @@ workers print.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,7 +45,7 @@ def connected() -> Iterator[None]:
             _join(address, logs)
         else:
             ray.init(
-                address="local", num_cpus=os.cpu_count(), include_dashboard=False, _node_ip_address="127.0.0.1", **logs
+                address="local", num_cpus=_own_cpus(), include_dashboard=False, _node_ip_address="127.0.0.1", **logs
             )
         yield
     finally:
@@ -58,13 +59,28 @@ def cpus() -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
+def _own_cpus() -> int:
+    """Those that this process may use: `taskset` and containers give fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _join(address: str, logs: dict[str, Any]) -> None:
     import ray
 
     try:
+        if address != "auto":
+            _knock(address)
         ray.init(address=address, **logs)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise StudyError(
             f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); start one with `ray start --head`, "
             "or unset RAY_ADDRESS to use this machine alone"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Fails at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("expected host:port, ray://host:port or auto")
+    socket.create_connection((host, int(port)), timeout=10).close()

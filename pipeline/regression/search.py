@@ -84,6 +84,14 @@ def name_of(point: Point) -> str:
     return hashlib.sha256(json.dumps(point, sort_keys=True).encode()).hexdigest()[:10]
 
 
+def points(cell: Cell) -> list[Point]:
+    """What a search without a model of its own goes through."""
+    grid = cell.grid_points()
+    if cell.study.searcher == "random":
+        return random.Random(0).sample(grid, min(cell.study.trials, len(grid)))
+    return grid
+
+
 def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:
     """The lowest objective; among equals the point that comes first in the grid."""
     sound = [trial for trial in trials if trial["objective"] is not None]
@@ -119,6 +127,9 @@ class _Recorder(tune.Callback):
 
     def __init__(self, cell: Cell, ledger: Ledger, tracked: tracking.Run, bar: Progress) -> None:
         self.cell, self.ledger, self.tracked, self.bar = cell, ledger, tracked, bar
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune writes a copy of its callbacks to disk, which nobody reads; a run cannot be copied
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         value, epochs = trial.last_result["nll"], short(self.cell).experiment.epochs
@@ -180,13 +191,10 @@ def _search(cell: Cell, parts: list[Fold], ledger: Ledger, tracked: tracking.Run
 
 def _searcher(cell: Cell, known: Sequence[Trial]) -> tuple[Any, int]:
     """What proposes points to Tune, and how many trials are left."""
-    study, points = cell.study, cell.grid_points()
-    if study.searcher == "optuna":
-        return _optuna(known), max(0, study.trials - len(known))
-    if study.searcher == "random":
-        points = random.Random(0).sample(points, min(study.trials, len(points)))
+    if cell.study.searcher == "optuna":
+        return _optuna(known), max(0, cell.study.trials - len(known))
     finished = [trial["hyperparameters"] for trial in known]
-    left = [point for point in points if point not in finished]
+    left = [point for point in points(cell) if point not in finished]
     return BasicVariantGenerator(points_to_evaluate=left), len(left)
 
 
