@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from urllib.error import URLError
 
 from pipeline import files
 from pipeline.console import progress
@@ -42,7 +43,8 @@ def _blocks(url: str, limit: int) -> Iterator[bytes]:
                     bar.advance()
                     yield block
     except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(str(getattr(error, "reason", None) or error)) from error
+        # A URLError puts its reason in brackets; an HTTPError, which is one too, says its number only as a whole.
+        raise Unavailable(str(error.reason if type(error) is URLError else error)) from error
     if done == 0 or (expected is not None and done != expected):
         raise Unavailable(f"broke off after {done} bytes")
 
