@@ -51,13 +51,16 @@ def rendered(document: dict) -> str:
 
 
 def main() -> None:
-    """Write the tables into the README, between their marks."""
-    before, rest = README.read_text().split("<!-- speed -->")
-    _, after = rest.split("<!-- /speed -->")
-    text = rendered(json.loads(RESULTS.read_text()))
-    temporary = README.with_suffix(".tmp")
-    temporary.write_text(f"{before}<!-- speed -->\n{text}\n<!-- /speed -->{after}")
-    os.replace(temporary, README)
+    """Writes the tables into the README, between their marks."""
+    replace_between_marks(README, "speed", rendered(json.loads(RESULTS.read_text())))
+
+
+def replace_between_marks(page: Path, mark: str, text: str) -> None:
+    before, rest = page.read_text().split(f"<!-- {mark} -->")
+    _, after = rest.split(f"<!-- /{mark} -->")
+    temporary = page.with_suffix(".tmp")
+    temporary.write_text(f"{before}<!-- {mark} -->\n{text}\n<!-- /{mark} -->{after}")
+    os.replace(temporary, page)
 
 
 if __name__ == "__main__":
