@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.errors import StudyError
 
-# Ray reads these when it is imported or started; what the user has set stays.
+# What the user has set stays.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
@@ -27,11 +27,19 @@ _ENVIRONMENT = {
 }
 
 
+def configure() -> None:
+    """Settings that Ray reads when it is imported; stages call this before they import what uses it."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if not os.environ.get("RAY_ADDRESS"):
+        # The only way to have a private Ray listen on the loopback interface, on Linux too.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
 @contextmanager
 def connected() -> Iterator[None]:
     """Ray for the length of a block; inside another such block, that one's."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    configure()
     import ray
 
     if ray.is_initialized():
@@ -44,9 +52,7 @@ def connected() -> Iterator[None]:
         if address:
             _join(address, logs)
         else:
-            ray.init(
-                address="local", num_cpus=_own_cpus(), include_dashboard=False, _node_ip_address="127.0.0.1", **logs
-            )
+            ray.init(address="local", num_cpus=_own_cpus(), include_dashboard=False, **logs)
         yield
     finally:
         ray.shutdown()

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from types import ModuleType
 
-from pipeline import data, params
+from pipeline import cluster, data, params
 from pipeline.params import Cell
 
 PACKAGES = {"regression": "pipeline.regression", "classification": "pipeline.images"}
@@ -24,4 +24,5 @@ def chosen_cell(stage: str) -> tuple[Cell, str | None]:
 
 def package(cell: Cell, module: str) -> ModuleType:
     """The module of the cell's kind; the other kind's is never imported, as it brings much with it."""
+    cluster.configure()
     return importlib.import_module(f"{PACKAGES[cell.kind]}.{module}")
