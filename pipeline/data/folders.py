@@ -22,7 +22,7 @@ from PIL import Image
 from pipeline import files
 from pipeline.console import Progress, progress, say
 from pipeline.data import splits
-from pipeline.data.sources import MissingData
+from pipeline.data.sources import MIRROR, MissingData, mirror
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 
@@ -90,9 +90,12 @@ Listing = dict[str, list[Path]]
 
 def _listing(dataset: Dataset, part: str) -> Listing:
     key = f"datasets.{dataset.name}.{part}"
-    folder = Path(getattr(dataset, part)).expanduser()
+    folder = _place(Path(getattr(dataset, part)).expanduser())
     if not folder.is_dir():
-        raise MissingData(f"{key}: there is no folder {folder}; correct the path or put the images there")
+        raise MissingData(
+            f"{key}: there is no folder {folder}, here or in the mirror ({MIRROR}); correct the path, put the images "
+            "there, or set study.missing_data to skip"
+        )
     listing = {
         child.name: sorted(path for path in child.rglob("*") if path.suffix.lower() in ENDINGS)
         for child in sorted(folder.iterdir())
@@ -104,6 +107,12 @@ def _listing(dataset: Dataset, part: str) -> Listing:
     if empty:
         raise StudyError(f"{key}: no images in the class {', '.join(empty)} of {folder}; fill or remove the subfolder")
     return listing
+
+
+def _place(folder: Path) -> Path:
+    """A relative path is looked for in the mirror first."""
+    place = mirror()
+    return place / folder if place is not None and (place / folder).is_dir() else folder
 
 
 def _check_classes(dataset: Dataset, listings: dict[str, Listing]) -> None:

@@ -240,6 +240,19 @@ def test_a_folder_for_testing_only(photos: Dataset) -> None:
     assert len(load_images("data/ood", "test")) == 6
 
 
+def test_a_relative_path_is_looked_for_in_the_mirror(
+    photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    relative = Dataset(name="p", kind="folder", test="val", size=32)
+    with pytest.raises(MissingData, match=r"p\.test: there is no folder val, here or in the mirror"):
+        find_folder(relative)
+    monkeypatch.setenv(MIRROR, str(tmp_path))
+    assert find_folder(relative).summary["rows"] == {"test": 6}
+
+
 def test_every_unreadable_image_is_named_and_what_was_read_stays_read(photos: Dataset, tmp_path: Path, capsys) -> None:
     undisturbed = find_folder(photos, tmp_path / "other").summary["digest"]
     bad = [tmp_path / "train/n02/0.JPEG", tmp_path / "train/n02/3.JPEG", tmp_path / "val/n03/1.JPEG"]

