@@ -13,6 +13,13 @@ from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, R
 
 WORK = Path("work")
 NOT_OF_THE_METHOD = (*RECIPE_KEYS, "dropout", "kappa_over_n")
+APPLIED = {"epochs", "runs", "seeds"}  # limits that are part of the experiment by now
+UNSEEN = {
+    "tune": {"ood", "seeds", "test_examples"},
+    "train": {"ood", "test_examples", "search_epochs"},
+    "evaluate": {"search_epochs"},
+}
+"""Keys that a stage does not look at."""
 HOW_IT_COMPUTES = ("workers", "gpu", "precision", "compile", "accumulate")
 
 
@@ -77,35 +84,34 @@ class Cell:
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
     def fingerprint(self, stage: str) -> str:
-        """Digest of all settings that the stage's result depends on; the data are not part of it.
+        """Digest of all settings that resumable state of the stage depends on; the data are not part of it.
 
-        The number of seeds is left out of training and searching for images: each seed stands for itself.
+        How many seeds there are does not matter to the training of each.
         """
-        text = json.dumps(self.settings(stage), sort_keys=True, default=str)
+        settings = self.settings(stage)
+        if stage == "train":
+            del settings["experiment"]["seeds"]
+        text = json.dumps(settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def settings(self, stage: str) -> dict[str, Any]:
         """All settings that the stage's result depends on."""
-        experiment, limits, resources = asdict(self.experiment), asdict(self.limits), asdict(self.resources)
-        del experiment["methods"]
-        settings: dict[str, Any] = {
+        if stage == "tune" and not self.searched:
+            return {"stage": stage, "searched": False, "hyperparameters": self.hyperparameters}
+        resources = asdict(self.resources)
+        settings = {
             "stage": stage,
             "method": self.method,
             "hyperparameters": self.hyperparameters,
             "dataset": asdict(self.dataset),
-            "experiment": experiment,
-            "limits": limits,
+            "experiment": _without(asdict(self.experiment), {"methods"} | UNSEEN[stage]),
+            "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
             "resources": {key: resources[key] for key in HOW_IT_COMPUTES},
         }
         if stage == "tune":
-            study = self.study
-            settings["search"] = [self.searched, self.grid, study.searcher, study.trials]
-        else:
-            del limits["search_epochs"]
-        for applied in ("epochs", "runs", "seeds"):  # they are part of the experiment by now
-            limits.pop(applied, None)
-        if stage != "evaluate":
-            for unseen in ("ood", "seeds"):
-                del experiment[unseen]
-            limits.pop("test_examples", None)
+            settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.study.trials}
         return settings
+
+
+def _without(values: dict[str, Any], keys: set[str]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in keys}

@@ -1,8 +1,7 @@
 """What DVC compares to tell whether a stage is out of date, where its templates cannot express it.
 
-`settings.json` holds, for each cell and stage, exactly the settings that its result depends on and a digest of the code
-of its kind; `ood.json` the digests of the data that a cell is tested on beside its own. Stages depend on their entry in
-these files, not on the files.
+`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and a digest of the code
+of its kind; `ood/<cell>.json` the digests of the data that the cell is tested on beside its own.
 """
 
 from __future__ import annotations
@@ -24,20 +23,23 @@ CODE = {
 
 def write_settings(params: Params) -> None:
     code = {kind: _digest(paths) for kind, paths in CODE.items()}
-    cells = {
-        cell.name: {stage: {**cell.settings(stage), "code": code[cell.kind]} for stage in STAGES}
-        for cell in params.cells()
-    }
     study = params.study
-    report = {"name": study.name, "preset": study.preset, "cells": study.cells}
-    files.write_json(study.results / "settings.json", {"cells": cells, "report": report})
+    with files.replacing(study.results / "settings") as folder:
+        for cell in params.cells():
+            for stage in STAGES:
+                files.write_json(
+                    folder / cell.name / f"{stage}.json", {**cell.settings(stage), "code": code[cell.kind]}
+                )
+        files.write_json(folder / "report.json", {"name": study.name, "preset": study.preset, "cells": study.cells})
 
 
 def write_ood(params: Params) -> None:
-    files.write_json(params.study.results / "ood.json", {cell.name: _ood(cell) for cell in params.cells()})
+    with files.replacing(params.study.results / "ood") as folder:
+        for cell in params.cells():
+            files.write_json(folder / f"{cell.name}.json", _digests(cell))
 
 
-def _ood(cell: Cell) -> dict[str, Any]:
+def _digests(cell: Cell) -> dict[str, Any]:
     digests = {}
     for name, folder in cell.ood.items():
         summary = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {name}")

@@ -234,7 +234,13 @@ def test_a_change_alters_the_fingerprint_of_the_stages_it_reaches(path, value, s
 def test_more_seeds_keep_the_training_of_those_there_are():
     before, after = (cell("lenet-mnist-mnvi", changed("study/limits/classification/seeds", n)) for n in (1, 3))
     assert before.fingerprint("train") == after.fingerprint("train")
+    assert before.settings("train") != after.settings("train")  # DVC has to run the stage for the new ones
     assert before.fingerprint("evaluate") != after.fingerprint("evaluate")
+
+
+def test_a_cell_that_is_not_searched_does_not_depend_on_the_search():
+    raw = changed("study/limits/regression/search_epochs", 3)
+    assert cell("boston-ddvi").settings("tune") == cell("boston-ddvi", raw).settings("tune")
 
 
 def test_resumable_state_lies_outside_of_the_results():
