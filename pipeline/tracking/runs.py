@@ -22,7 +22,7 @@ from pipeline.tracking.store import masked
 _VALUE = 6000  # characters that MLflow keeps of a parameter
 _KEY = 250
 _FIRST_ANSWER = 10.0  # seconds given to the store for making the run
-_SOON = 5.0  # for those who are being stopped, and for children, whose parent sends what they leave
+_SOON = 5.0  # for those who are being stopped
 _PROFILE = 65_000
 
 
@@ -115,7 +115,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.flush(_SOON)
+        self.sender.flush(sender.patience(), insist=False)
         self.close()
 
 
@@ -143,20 +143,20 @@ def run(
     it = Run(folder)
     it.status("RUNNING")
     it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
-    it.flush(min(wait, _FIRST_ANSWER))
+    it.sender.flush(min(wait, _FIRST_ANSWER), insist=False)
     measured = system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext()
     try:
         with measured:
             yield it
     except (KeyboardInterrupt, SystemExit):
-        _end(it, "KILLED", min(wait, _SOON))
+        _end(it, "KILLED", min(wait, _SOON), insist=False)
         raise
     except BaseException as error:
         it.tag({"error": f"{type(error).__name__}: {sender.brief(error)}"})
-        _end(it, "FAILED", min(wait, _SOON))
+        _end(it, "FAILED", min(wait, _SOON), insist=False)
         raise
     else:
-        _end(it, "FINISHED", wait if parent is None else min(wait, _SOON))
+        _end(it, "FINISHED", wait, insist=parent is None)
 
 
 def resume(state: str | Path) -> Run:
@@ -166,13 +166,13 @@ def resume(state: str | Path) -> Run:
     return Run(folder)
 
 
-def _end(it: Run, status: str, wait: float) -> None:
+def _end(it: Run, status: str, wait: float, insist: bool) -> None:
     it.status(status)
-    arrived = it.flush(wait)
+    arrived = it.sender.flush(wait, insist)
     it.close()
     if arrived:
         sender.send(_root(it.state))
-    else:
+    elif insist:  # the others have been told that it is kept, and more is to come
         console.say(
             f"MLflow has not taken everything of {it.state} ({it.sender.trouble or 'it is slow'}); the next stage "
             "sends the rest, or `python -m pipeline.tracking send`"

@@ -95,17 +95,21 @@ class Sender:
             self._thread = threading.Thread(target=self._work, name=f"mlflow {self.folder.name}", daemon=True)
             self._thread.start()
 
-    def flush(self, wait: float) -> bool:
-        """Waits, for so long at most, until the journal has arrived; says whether it has."""
+    def flush(self, wait: float, insist: bool = True) -> bool:
+        """Waits, for so long at most, until the journal has arrived; says whether it has.
+
+        Who does not ``insist`` waits no longer than it takes to see that the server is away.
+        """
         if self._thread is None:
             return True
         deadline = time.monotonic() + wait
         self._hurry = True
         self._wake.set()
         with self._round:
-            while (
-                self._thread.is_alive() and identity.pending(self.folder) and (left := deadline - time.monotonic()) > 0
-            ):
+            while self._thread.is_alive() and identity.pending(self.folder):
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.trouble is not None and not insist):
+                    break
                 self._round.wait(min(left, _PAUSE))
         self._hurry = False
         return not identity.pending(self.folder)
@@ -164,7 +168,11 @@ def send(root: Path) -> list[str]:
 
 
 def brief(error: BaseException) -> str:
-    lines = store.masked(str(error)).splitlines() or [type(error).__name__]
+    """One line about an error, without passwords. What the network has to say is at the root of a long chain."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConnectionError | TimeoutError):
+        cause = cause.__cause__ or cause.__context__
+    lines = store.masked(str(cause or error)).splitlines() or [type(error).__name__]
     return lines[0][:300]
 
 

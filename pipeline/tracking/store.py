@@ -24,9 +24,8 @@ _SQLITE = "sqlite:///"
 # MLflow's own answer to a silent server is minutes of retries; here the spool does the waiting. Its telemetry would
 # call a host that nobody named, and its bars disturb ours.
 _DEFAULTS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
@@ -73,6 +72,7 @@ def client(uri: str) -> MlflowClient:
 def _client(uri: str) -> MlflowClient:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # with the password in it
     with quiet_import():
         from mlflow import MlflowClient
 
