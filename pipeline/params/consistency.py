@@ -18,6 +18,10 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
         raise StudyError(f"{path}.stem: is missing, but resnet18 needs it; add stem: cifar or stem: imagenet")
     if experiment.network != "resnet18" and experiment.stem is not None:
         raise StudyError(f"{path}.stem: {experiment.stem!r} is for resnet18, not {experiment.network}; leave it out")
+    if "dvi" in experiment.methods and experiment.network != "mlp":
+        raise StudyError(
+            f"{path}.methods.dvi: full covariances need the network mlp, not {experiment.network}; take ddvi"
+        )
     for name, method in experiment.methods.items():
         for key, values in method.grid.items():
             if not values:

@@ -64,6 +64,7 @@ MISTAKES = {
     f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),
     f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
+    f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
     f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "at least 0 and below 1"),
     f"{LENET}/methods/deterministic/hyperparameters": ({"dropout": 0.1}, "'dropout' is not a key of this section"),
     f"{LENET}/methods/mnvi/grid/kappa_over_n": ([], "grid.kappa_over_n: is empty"),
