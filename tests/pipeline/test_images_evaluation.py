@@ -1,0 +1,136 @@
+"""Scores against values computed by hand from the same weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+
+import mnvi
+from image_study import make_cell, make_job
+from pipeline import files
+from pipeline.images import evaluation, networks
+from pipeline.images import job as jobs
+from pipeline.images.predictions import sampled_probabilities
+from pipeline.params import Cell
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def trained(method: str, **changes: Any) -> Cell:
+    """A cell as `train` leaves it, with two networks that have not learnt much."""
+    cell = make_cell(method, **changes)
+    for seed in range(2):
+        net = jobs.objective(make_job(cell, seed=seed)).net
+        assert isinstance(net, torch.nn.Module)
+        files.write_tensors(cell.model / f"seed-{seed}" / "model.pt", net.state_dict())
+    training = {"seeds": 2, "complete": True, "seconds": 1.0, "num_parameters": networks.num_parameters(net)}
+    files.write_json(cell.model / "training.json", training)
+    files.write_yaml(cell.tune / "best.yaml", {"source": "params", "hyperparameters": cell.hyperparameters})
+    return cell
+
+
+def read(cell: Cell, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((cell.evaluate / name).read_text())
+    return content
+
+
+def probabilities(cell: Cell, seed: int, folder: str) -> torch.Tensor:
+    net = mnvi.models.lenet(num_classes=2).eval()
+    net.load_state_dict(torch.load(cell.model / f"seed-{seed}" / "model.pt", weights_only=True))
+    pixels = torch.from_numpy(np.load(Path("data") / folder / "test_images.npy"))
+    with torch.no_grad():
+        return net((pixels / 255 - 0.1307) / 0.3081).double().softmax(-1)
+
+
+def test_scores_are_those_of_a_direct_computation() -> None:
+    cell = trained("deterministic")
+    evaluation.run(cell)
+    scores = read(cell, "scores.json")
+    found = scores["metrics"]
+    labels = np.load(cell.data / "test_labels.npy")
+    for seed in range(2):
+        probs, foreign = probabilities(cell, seed, "mnist"), probabilities(cell, seed, "fashion_mnist")
+
+        def value(name: str, seed: int = seed) -> float:
+            return float(found[name]["values"][seed])
+
+        wrong = (probs.argmax(1).numpy() != labels).mean()
+        entropy, other = (-(p * p.log()).sum(1).numpy() for p in (probs, foreign))
+        certain = entropy.argsort(kind="stable")
+        assert value("misclassification") == pytest.approx(wrong)
+        assert value("nll") == pytest.approx(log_loss(labels, probs.numpy()), rel=1e-5)
+        kept = certain[:12]
+        assert value("mr50") == pytest.approx((probs.argmax(1).numpy() != labels)[kept].mean())
+        assert value("ece") == pytest.approx(float(mnvi.metrics.ece(probs, torch.from_numpy(labels))))
+        assert value("aumrc") == pytest.approx(float(mnvi.metrics.aumrc(probs, torch.from_numpy(labels))))
+        expected = roc_auc_score(np.repeat([0, 1], [len(entropy), len(other)]), np.concatenate([entropy, other]))
+        assert value("auroc_fashion_mnist") == pytest.approx(expected)
+        assert value("parameters") == networks.num_parameters(mnvi.models.lenet(num_classes=2))
+        assert value("inference_ms") > 0
+    values = found["nll"]["values"]
+    assert found["nll"]["mean"] == pytest.approx(np.mean(values))
+    assert found["nll"]["std"] == pytest.approx(np.std(values, ddof=1))
+    assert scores["complete"] and scores["runs"] == 2 and scores["missing"] is None
+    flat = read(cell, "metrics.json")
+    assert flat["nll"] == found["nll"]["mean"] and flat["nll_std"] == found["nll"]["std"]
+
+
+def test_a_network_without_uncertainty_about_itself_has_no_epistemic_auroc() -> None:
+    cell = trained("deterministic")
+    evaluation.run(cell)
+    assert "auroc_epistemic_fashion_mnist" not in read(cell, "metrics.json")
+
+
+def test_curves_count_every_image_of_every_seed_and_a_picture_is_drawn() -> None:
+    cell = trained("mnvi")
+    evaluation.run(cell)
+    curves = read(cell, "curves.json")
+    assert sum(curves["reliability"]["count"]) == 2 * 24
+    histograms = curves["uncertainty"]
+    for kind in ("total", "aleatoric", "epistemic"):
+        assert sum(histograms[kind]["correct"]) + sum(histograms[kind]["wrong"]) == 2 * 24
+        assert sum(histograms[kind]["ood"]) == 2 * 24
+        assert len(histograms[kind]["edges"]) == 1 + len(histograms[kind]["ood"])
+    assert curves["rejection"]["rate"][0] == 0
+    assert curves["rejection"]["misclassification"][0] == pytest.approx(read(cell, "metrics.json")["misclassification"])
+    assert "auroc_epistemic_fashion_mnist" in read(cell, "metrics.json")
+    assert (cell.evaluate / "extremes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluation_goes_on_from_the_seeds_it_has_done() -> None:
+    cell = trained("mc_dropout")
+    evaluation.run(cell)
+    first = read(cell, "scores.json")
+    files.remove(cell.evaluate)
+    (jobs.state_folder(cell, "evaluate") / "seed-1.pt").write_bytes(b"cut off")
+    evaluation.run(cell)
+    second = read(cell, "scores.json")
+    times = [scores["metrics"].pop("inference_ms")["values"] for scores in (first, second)]
+    assert times[0][0] == times[1][0] and times[0][1] != times[1][1]
+    assert first["metrics"] == second["metrics"]
+
+
+def test_fewer_test_images_are_marked_as_incomplete() -> None:
+    cell = trained("deterministic", limits={"test_examples": 10})
+    evaluation.run(cell)
+    assert not read(cell, "scores.json")["complete"]
+    assert sum(read(cell, "curves.json")["reliability"]["count"]) == 2 * 10
+
+
+def test_sampled_probabilities_of_every_kind_of_output() -> None:
+    logits = torch.randn(5, 3)
+    exact = logits.double().softmax(-1)
+    assert torch.equal(sampled_probabilities(logits), exact.unsqueeze(0))
+    assert torch.equal(sampled_probabilities(mnvi.Samples(logits.unsqueeze(0))), exact.unsqueeze(0))
+    sure = sampled_probabilities(mnvi.Gaussian(logits, torch.full_like(logits, 1e-12)))
+    torch.testing.assert_close(sure, exact.expand(64, 5, 3), atol=1e-5, rtol=0)
