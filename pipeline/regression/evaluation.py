@@ -11,15 +11,14 @@ from pipeline.console import progress
 from pipeline.params import Cell
 from pipeline.regression import folds, networks
 from pipeline.regression.predictions import LEVELS, Judged, all_scores, judge
-from pipeline.regression.training import chosen
 
 METRICS = ("log_likelihood", "rmse", *(f"coverage_{level}" for level in LEVELS))
 
 
 def run(cell: Cell) -> None:
-    cell = chosen(cell)
     made_by = f"python -m pipeline.train {cell.name}"
     training = files.read_json(cell.model / "training.json", made_by)
+    cell = cell.with_hyperparameters(training["hyperparameters"])
     saved = files.read_tensors(cell.model / "replicas.pt", made_by)
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests[: training["folds"]])
