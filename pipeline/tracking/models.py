@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
 import tempfile
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
-from pipeline.files import read_json, read_tensors, sha256, write_json, write_tensors
+from pipeline.files import read_json, read_tensors, write_json, write_tensors
 from pipeline.tracking.store import quiet_import
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
     from mlflow.models import ModelSignature
 
     from pipeline.params import Cell
@@ -60,8 +62,10 @@ def model(
         import mlflow.pyfunc  # noqa: F401  # here rather than in the sender's thread, where warnings cannot be silenced
     net = module.net if isinstance(module, mnvi.Objective) else module
     assert isinstance(net, nn.Module)
-    folder = run.state / "model"
-    write_tensors(folder / "weights.pt", {key: value.cpu() for key, value in net.state_dict().items()})
+    weights = {key: value.detach().cpu() for key, value in net.state_dict().items()}
+    digest = _digest(weights)
+    folder = run.state / f"model-{digest[:12]}"
+    write_tensors(folder / "weights.pt", weights)
     write_tensors(folder / "example.pt", example[:_EXAMPLE].detach().cpu().clone())
     settings = {
         "kind": cell.kind,
@@ -79,7 +83,7 @@ def model(
             "kind": "model",
             "folder": str(folder.absolute()),
             "name": f"{cell.experiment.name}-{cell.method}",
-            "digest": sha256(folder / "weights.pt"),
+            "digest": digest,
             "objective": float(objective),
             "step": step,
         }
@@ -94,20 +98,22 @@ def deliver(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:
     versions = client.search_model_versions(f"name='{name}'")
     if any(version.run_id == run_id and version.tags.get("digest") == digest for version in versions):
         return
-    model_id = _logged(client, run_id, record)
+    logged = _logged(client, run_id, record)
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     tags = {"digest": digest, "objective": repr(record["objective"])}
-    version = client.create_model_version(name, f"models:/{model_id}", run_id, tags, model_id=model_id)
+    # Not "models:/…", which MLflow would look up in its global store, wherever this client has put it.
+    place = logged.artifact_location
+    version = client.create_model_version(name, place, run_id, tags, model_id=logged.model_id)
     if _is_best(client, name, record["objective"]):
         client.set_registered_model_alias(name, ALIAS, version.version)
 
 
-def _logged(client: MlflowClient, run_id: str, record: dict[str, Any]) -> str:
-    """The id of the logged model. One that an earlier attempt left half done is completed."""
+def _logged(client: MlflowClient, run_id: str, record: dict[str, Any]) -> LoggedModel:
+    """The logged model. One that an earlier attempt left half done is completed."""
     from mlflow.entities import LoggedModelOutput
 
     run = client.get_run(run_id)
@@ -124,7 +130,7 @@ def _logged(client: MlflowClient, run_id: str, record: dict[str, Any]) -> str:
         if not any(output.model_id == logged.model_id for output in outputs):
             client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, record["step"])])
         client.finalize_logged_model(logged.model_id, "READY")
-    return str(logged.model_id)
+    return logged
 
 
 def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
@@ -168,6 +174,15 @@ def _is_best(client: MlflowClient, name: str, objective: float) -> bool:
         return True
     best = float(client.get_model_version(name, current).tags["objective"])
     return math.isnan(best) or objective <= best
+
+
+def _digest(weights: Mapping[str, Tensor]) -> str:
+    """Of the numbers; a file that torch writes has its own name inside."""
+    digest = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _folder(package: str) -> Path:

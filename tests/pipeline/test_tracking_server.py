@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
 
+import mnvi
 from pipeline import tracking
 from pipeline.tracking import identity
 from pipeline.tracking.spool import Spool
@@ -90,6 +92,8 @@ def test_metrics_survive_a_server_that_is_killed(
         began = time.monotonic()
         with tracking.run(Cell(), "tune", child="1", parent=parent, state=STATE / "1") as other:
             other.metrics({"loss": 7.0}, 0)
+            net = mnvi.methods.build("mnvi", mnvi.models.mlp(3, 5))
+            tracking.model(other, net, Cell(), torch.randn(2, 3))
         with tracking.resume(STATE / "0") as child:
             for step in range(50, 2000):
                 child.metrics({"loss": 1.0 / (step + 1)}, step)
@@ -104,6 +108,7 @@ def test_metrics_survive_a_server_that_is_killed(
         assert history(child.id, "loss") == [(step, 1.0 / (step + 1)) for step in range(2000)]
         assert history(other.id, "loss") == [(0, 7.0)]
         assert len(runs()) == 3
+        assert client().get_model_version_by_alias("toy-mnvi", "best").run_id == other.id
         assert client().get_run(parent.id).data.params == {"epochs": "4"}
 
 

@@ -1,0 +1,137 @@
+"""Models in MLflow: what they answer, which of them is the best, and that they can be served."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from test_tracking_server import free_port, server
+from torch import Tensor, nn
+from tracking_cases import Cell, Experiment, client, folder, new_store, runs  # noqa: F401
+
+import mnvi
+from pipeline import tracking
+
+STATE = Path("work/results/train/toy")
+pytestmark = pytest.mark.usefixtures("folder")
+PAPER = {"relu_floor": mnvi.options.PAPER_RELU_FLOOR}
+
+
+def network(cell: Cell, build: Callable[[], nn.Module]) -> nn.Module:
+    net = mnvi.methods.build(cell.method, build, **cell.method_arguments)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return net.eval()
+
+
+def log(cell: Cell, net: nn.Module, example: Tensor, **settings: Any) -> None:
+    with tracking.run(cell, "evaluate", state=STATE) as run:
+        tracking.model(run, net, cell, example, **settings)
+
+
+def load(name: str) -> Any:
+    import mlflow
+
+    return mlflow.pyfunc.load_model(client().get_model_version_by_alias(name, "best").source)
+
+
+REGRESSION = {
+    "deterministic": {},
+    "mnvi": {"prior_variance": 1.0},
+    "ensemble": {"num_members": 3},
+    "mc_mfvi": {"num_samples": 5, "init_log_var": -2.0},
+}
+
+
+@pytest.mark.parametrize("method", REGRESSION)
+def test_regression_answers_in_the_targets_unit_with_both_uncertainties(method: str) -> None:
+    cell = Cell(method=method, method_arguments=REGRESSION[method])
+    net = network(cell, lambda: mnvi.models.mlp(3, 5))
+    x = torch.randn(7, 3)
+    raw = x * 2 + 1
+    log(cell, net, raw, inputs={"mean": [1.0] * 3, "std": [2.0] * 3}, targets={"mean": 10.0, "std": 4.0})
+    loaded = load(f"toy-{method}")
+    answer = loaded.predict(raw.double().numpy())
+    with torch.no_grad(), mnvi.options(**PAPER), torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        expected = mnvi.GaussianLikelihood().predictive(net(x))
+    np.testing.assert_allclose(answer["mean"], 10 + 4 * expected.mean.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(answer["std"], 4 * expected.stddev.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(answer["std"] ** 2, answer["aleatoric"] ** 2 + answer["epistemic"] ** 2, rtol=1e-4)
+    assert (answer["epistemic"] > 0).all() == (method != "deterministic")
+    table = loaded.predict(pd.DataFrame(raw.double().numpy(), columns=["a", "b", "c"]))
+    np.testing.assert_array_equal(table["mean"], answer["mean"])
+
+
+@pytest.mark.parametrize("method", ["mnvi", "mc_dropout"])
+def test_classification_answers_with_probabilities_and_both_uncertainties(method: str) -> None:
+    hyperparameters = {"dropout": 0.5} if method == "mc_dropout" else {}
+    cell = Cell(Experiment(network="lenet"), method, "classification", hyperparameters)
+    net = network(cell, lambda: mnvi.models.lenet(10, 1, hyperparameters.get("dropout", 0.0)))
+    images = torch.randint(0, 256, (3, 1, 28, 28), dtype=torch.uint8)
+    log(cell, net, images, inputs={"mean": [33.3], "std": [78.6]})
+    loaded = load(f"toy-{method}")
+    answer = loaded.predict(images.numpy())
+    assert answer["probs"].shape == (3, 10)
+    np.testing.assert_allclose(answer["probs"].sum(-1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(answer["label"], answer["probs"].argmax(-1))
+    entropy = mnvi.metrics.predictive_entropy(torch.from_numpy(answer["probs"]))
+    np.testing.assert_allclose(answer["entropy"], entropy, rtol=1e-4)
+    np.testing.assert_allclose(answer["entropy"], answer["aleatoric"] + answer["epistemic"], rtol=1e-4)
+    assert (answer["epistemic"] > 0).all()
+    again = loaded.predict(images.numpy())
+    np.testing.assert_array_equal(again["probs"], answer["probs"])
+
+
+def test_a_model_has_signature_example_and_pinned_requirements() -> None:
+    cell = Cell(method_arguments={"prior_variance": 1.0})
+    log(cell, network(cell, lambda: mnvi.models.mlp(3, 5)), torch.randn(7, 3))
+    metadata = load("toy-mnvi").metadata
+    assert metadata.signature.inputs.inputs[0].shape == (-1, 3)
+    assert metadata.signature.outputs.input_names() == ["mean", "std", "aleatoric", "epistemic"]
+    assert metadata.saved_input_example_info is not None
+    place = Path(client().get_model_version_by_alias("toy-mnvi", "best").source.removeprefix("file://"))
+    lines = (place / "requirements.txt").read_text().split()
+    assert any(line == f"torch=={torch.__version__.partition('+')[0]}" for line in lines)
+    assert all("==" in line for line in lines)
+
+
+def test_best_is_the_newest_of_the_best_and_the_same_weights_are_logged_once() -> None:
+    cell = Cell(method_arguments={"prior_variance": 1.0})
+    expected = {1: (2.0, "1"), 2: (3.0, "1"), 3: (2.0, "3"), 4: (1.0, "4")}
+    for count, (objective, best) in expected.items():
+        net = network(cell, lambda: mnvi.models.mlp(3, 5))
+        with tracking.run(cell, "evaluate", state=STATE) as run:
+            for _ in range(2):
+                tracking.model(run, net, cell, torch.randn(7, 3), objective=objective)
+        assert len(client().search_model_versions("name='toy-mnvi'")) == count
+        assert client().get_registered_model("toy-mnvi").aliases == {"best": best}
+    assert len(runs()[-1].outputs.model_outputs) == 1
+
+
+@pytest.mark.slow
+def test_a_model_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell(Experiment(network="lenet"), "mnvi", "classification")
+    net = network(cell, lambda: mnvi.models.lenet(10, 1))
+    images = torch.randn(2, 1, 28, 28)
+    log(cell, net, images)
+    answer = load("toy-mnvi").predict(images.numpy())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    port = free_port()
+    with server(port, "models", "serve", "--model-uri=models:/toy-mnvi@best", "--env-manager=local", path="/ping"):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations",
+            json.dumps({"inputs": images.tolist()}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            served = json.load(response)["predictions"]
+    assert set(served) == {"probs", "label", "entropy", "aleatoric", "epistemic"}
+    np.testing.assert_allclose(served["probs"], answer["probs"], rtol=1e-5)
