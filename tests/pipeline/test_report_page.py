@@ -15,7 +15,8 @@ import report_study
 
 from pipeline import files, params
 from pipeline.errors import StudyError
-from pipeline.report import landscape, results, writing
+from pipeline.report import landscape, page, provenance, results, writing
+from pipeline.tracking import store
 
 CELLS = ["boston-mnvi", "boston-mc_dropout", "yacht-mnvi", "lenet-mnist-deterministic", "lenet-mnist-mnvi"]
 SEARCHED = ["boston-mnvi", "boston-mc_dropout"]
@@ -30,6 +31,7 @@ def made(tmp_path_factory):
         settings = report_study.write_params(CELLS, SEARCHED)
         report_study.write_results(settings, missing=["yacht-mnvi"], unfinished=["lenet-mnist-deterministic"], runs=3)
         command = [sys.executable, "-m", "pipeline.report", "--params", "params.yaml"]
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setenv("PYTHONPATH", str(report_study.ROOT))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -129,22 +131,18 @@ def test_curves_are_written_for_dvc(made):
 
 
 def test_report_is_one_run_in_mlflow(made):
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{made / 'mlflow.db'}")
+    client = store.client(f"sqlite:///{made / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("small")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("report", "FINISHED")
-    (made_mlartifacts,) = {path.parent for path in made.rglob("index.html")} - {made / "results" / "report"}
-    assert (made_mlartifacts / "table1.json").is_file()
+    (uploaded,) = {path.parent for path in made.rglob("index.html")} - {made / "results" / "report"}
+    assert (uploaded / "table1.json").is_file()
 
 
 def test_page_escapes_what_it_is_told(study):
     why = "<script>alert(1)</script>"
     files.write_json(study.cell("yacht-mnvi").data / "summary.json", {"missing": why})
-    from pipeline.report import page, provenance
-
     content = page.Content(study.study, "none", provenance.data(study), [], [], [], [])
     text = page.render(content)
     assert "&lt;script&gt;" in text and "<script>" not in text
@@ -190,7 +188,7 @@ def test_a_wrong_entry_of_scores_is_named(study, key, value):
 def test_a_missing_summary_of_the_data_is_named_with_its_stage(study):
     (study.cell("boston-mnvi").data / "summary.json").unlink()
     with pytest.raises(
-        StudyError, match="summary.json: no such file; it is made by `python -m pipeline.prepare boston`"
+        StudyError, match=r"summary\.json: no such file; it is made by `python -m pipeline\.prepare boston`"
     ):
         writing.write_report(study)
 
@@ -225,7 +223,7 @@ def test_readme_takes_the_scores_of_several_results_folders(study):
     writing.fill_readme(Path("README.md"), [Path("recorded/boston-mnvi"), Path("recorded/lenet-mnist-mnvi")])
     text = Path("README.md").read_text()
     assert "3 of 20 runs" in text and "3 of 4 runs" in text
-    with pytest.raises(StudyError, match="nowhere: no evaluate/<cell>/scores.json below it"):
+    with pytest.raises(StudyError, match=r"nowhere: no evaluate/<cell>/scores\.json below it"):
         writing.fill_readme(Path("README.md"), [Path("nowhere")])
     assert Path("README.md").read_text() == text
 
