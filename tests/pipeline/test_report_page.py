@@ -18,6 +18,8 @@ from pipeline.errors import StudyError
 from pipeline.report import landscape, page, provenance, results, writing
 from pipeline.tracking import store
 
+pytestmark = pytest.mark.slow  # they share one run of the whole stage, MLflow store included
+
 CELLS = ["boston-mnvi", "boston-mc_dropout", "yacht-mnvi", "lenet-mnist-deterministic", "lenet-mnist-mnvi"]
 SEARCHED = ["boston-mnvi", "boston-mc_dropout"]
 
