@@ -72,6 +72,11 @@ def trial_job(cell: Cell, point: Point, state: Path) -> Job:
     return jobs.make(short(cell.with_hyperparameters(point)), "tune", SEED, state / f"trial-{name}")
 
 
+def point_of(config: dict[str, Any]) -> Point:
+    """What Tune chose; a point of the grid comes whole."""
+    return dict(config.get("point", config))
+
+
 def ended(state: Path) -> list[Trial]:
     """In an order that does not depend on which trial ended first."""
     return [files.read_json(path, MADE_BY) for path in sorted(state.glob(f"trial-*/{RECORD}"))]
@@ -89,7 +94,7 @@ def choose(trials: list[Trial]) -> Trial:
 
 def train_trial(config: dict[str, Any], cell: Cell, state: Path, num_workers: int) -> None:
     """A trial, in a process that Tune started."""
-    point: Point = config.get("point", config)
+    point = point_of(config)
     job = trial_job(cell, point, state)
     record = job.state / RECORD
     if record.exists():
@@ -152,35 +157,36 @@ class OrderlyASHA(ASHAScheduler):
     it their CPUs; so it is sent word instead, and ends after the step it is at.
     """
 
-    def __init__(self, folders: dict[str, Path], epochs: int) -> None:
+    def __init__(self, cell: Cell, state: Path) -> None:
+        epochs = short(cell).experiment.epochs
         first = max(1, epochs // RUNGS_FROM)
         super().__init__(
             "epoch", max_t=epochs, grace_period=first, reduction_factor=KEEPS_ONE_IN, stop_last_trials=False
         )
-        self.folders = folders
+        self.cell, self.state = cell, state
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         action: str = super().on_trial_result(tune_controller, trial, result)
         if action != TrialScheduler.STOP:
             return action
-        folder = self.folders[trial.trial_id]
+        folder = trial_job(self.cell, point_of(trial.config), self.state).state
         if not (folder / RECORD).exists():
             files.write_text(folder / workers.STOP, "ASHA\n")
         return TrialScheduler.CONTINUE
 
 
 class _Recorder(tune.Callback):
-    """Knows which folder a trial works in, and tracks trials that have ended."""
+    """Tracks trials that have ended."""
 
     def __init__(self, cell: Cell, state: Path, tracked: tracking.Run, bar: Progress) -> None:
         self.cell, self.state, self.tracked, self.bar = cell, state, tracked, bar
-        self.folders: dict[str, Path] = {}
 
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.folders[trial.trial_id] = trial_job(self.cell, trial.config.get("point", trial.config), self.state).state
+    def __getstate__(self) -> dict[str, Any]:
+        """For Tune's own notes, from which nothing is restored here."""
+        return {}
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        folder = self.folders[trial.trial_id]
+        folder = trial_job(self.cell, point_of(trial.config), self.state).state
         record: Trial = files.read_json(folder / RECORD, MADE_BY)
         name = " ".join(f"{key}={value:g}" for key, value in record["hyperparameters"].items())
         with tracking.run(self.cell, "tune", child=name, parent=self.tracked, state=folder) as child:
@@ -197,9 +203,8 @@ def _search(cell: Cell, state: Path, tracked: tracking.Run) -> None:
     done = len(known) if algorithm else 0
     with cluster.connected(), progress(f"tune {cell.name}", done + count, "trials", done) as bar:
         num_workers, at_a_time = workers.affordable(cell)
-        recorder = _Recorder(cell, state, tracked, bar)
-        # Workers of a trial take what they need themselves; the trial only waits for them.
-        needs = {"CPU": 0.0} if num_workers > 1 else workers.per_worker(cell)
+        # Workers of a trial take what they need themselves; the trial only waits, but has to ask for something.
+        needs = {"memory": 1.0} if num_workers > 1 else workers.per_worker(cell)
         trial = tune.with_parameters(train_trial, cell=cell, state=state, num_workers=num_workers)
         files.remove(state / "ray")
         tuner = tune.Tuner(
@@ -209,12 +214,17 @@ def _search(cell: Cell, state: Path, tracked: tracking.Run) -> None:
                 metric="validation_nll",
                 mode="min",
                 search_alg=algorithm,
-                scheduler=OrderlyASHA(recorder.folders, short(cell).experiment.epochs),
+                scheduler=OrderlyASHA(cell, state),
                 num_samples=count if algorithm else 1,
                 max_concurrent_trials=at_a_time,
                 reuse_actors=num_workers == 1,
             ),
-            run_config=tune.RunConfig(name=cell.name, storage_path=str(state / "ray"), verbose=0, callbacks=[recorder]),
+            run_config=tune.RunConfig(
+                name=cell.name,
+                storage_path=str(state / "ray"),
+                verbose=0,
+                callbacks=[_Recorder(cell, state, tracked, bar)],
+            ),
         )
         errors = tuner.fit().errors
     if errors:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from image_study import make_cell, make_job
 from sklearn.metrics import log_loss, roc_auc_score
 
 import mnvi
-from image_study import make_cell, make_job
 from pipeline import files
 from pipeline.images import evaluation, networks
 from pipeline.images import job as jobs
