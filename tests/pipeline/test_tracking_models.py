@@ -105,14 +105,14 @@ def test_a_model_has_signature_example_and_pinned_requirements() -> None:
 
 def test_best_is_the_newest_of_the_best_and_the_same_weights_are_logged_once() -> None:
     cell = Cell(method_arguments={"prior_variance": 1.0})
-    expected = {1: (2.0, "1"), 2: (3.0, "1"), 3: (2.0, "3"), 4: (1.0, "4")}
+    expected = {1: (2.0, 1), 2: (3.0, 1), 3: (2.0, 3), 4: (1.0, 4)}
     for count, (objective, best) in expected.items():
         net = network(cell, lambda: mnvi.models.mlp(3, 5))
         with tracking.run(cell, "evaluate", state=STATE) as run:
             for _ in range(2):
                 tracking.model(run, net, cell, torch.randn(7, 3), objective=objective)
         assert len(client().search_model_versions("name='toy-mnvi'")) == count
-        assert client().get_registered_model("toy-mnvi").aliases == {"best": best}
+        assert client().get_model_version_by_alias("toy-mnvi", "best").version == best
     assert len(runs()[-1].outputs.model_outputs) == 1
 
 

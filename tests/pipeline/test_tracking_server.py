@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,7 @@ def free_port() -> int:
 def server(port: int, *command: str, path: str = "/health") -> Iterator[subprocess.Popen[bytes]]:
     """Runs a command of MLflow until it answers, and kills it with all its processes at the end."""
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"  # MLflow calls uvicorn by its name
     with open("server.log", "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *command, "--host", "127.0.0.1", "--port", str(port)],
@@ -46,7 +47,7 @@ def server(port: int, *command: str, path: str = "/health") -> Iterator[subproce
             env=environment,
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1).close()
@@ -56,7 +57,8 @@ def server(port: int, *command: str, path: str = "/health") -> Iterator[subproce
                 time.sleep(0.2)
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -87,7 +89,7 @@ def test_metrics_survive_a_server_that_is_killed(
         ):
             for step in range(50):
                 child.metrics({"loss": 1.0 / (step + 1)}, step)
-            assert child.flush(30)
+            assert child.flush(60)
             assert len(history(child.id, "loss")) == 50
         began = time.monotonic()
         with tracking.run(Cell(), "tune", child="1", parent=parent, state=STATE / "1") as other:
@@ -101,7 +103,7 @@ def test_metrics_survive_a_server_that_is_killed(
         assert time.monotonic() - began < 20
         assert "they are kept in work" in capfd.readouterr().err
         with server(port, *TRACKING):
-            assert parent.flush(30)
+            assert parent.flush(60)
             assert tracking.send(Path("work")) == []
             assert [file.path for file in client().list_artifacts(parent.id)] == ["note.txt"]
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
