@@ -106,7 +106,8 @@ def test_busy_counts_overlaps_once_and_pauses_not_at_all():
     assert training.busy([(0, 4), (1, 3), (3, 6), (10, 11)]) == 7
 
 
-def test_fewer_runs_than_the_experiment_are_not_complete(study, ray_is_up):
-    make_study(study, limits={"runs": 1})
+def test_fewer_folds_than_the_data_have_are_not_complete(study, ray_is_up):
+    make_study(study, limits={"folds": 1, "runs": 1})
     one = train("deterministic")
-    assert json.loads((one.model / "training.json").read_text())["complete"] is False
+    report = json.loads((one.model / "training.json").read_text())
+    assert (report["folds"], report["runs"], report["complete"]) == (1, 1, False)
