@@ -21,7 +21,7 @@ from pipeline.regression import networks
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica
 
-SIZE = 50  # networks in a chunk: enough to train together, few enough that an interruption loses little
+SIZE = 100  # networks in a chunk: each records its step anew, which takes seconds; an interruption loses a chunk
 
 
 @dataclass(frozen=True)
