@@ -176,7 +176,7 @@ def test_processes_that_open_a_new_store_at_once_do_not_disturb_each_other(tmp_p
     empty.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", "from pipeline import tracking; tracking.prepare()"]
-    processes = [subprocess.Popen(command, cwd=empty, env=environment, stderr=subprocess.PIPE) for _ in range(3)]
+    processes = [subprocess.Popen(command, cwd=empty, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
     for process in processes:
         _, complaint = process.communicate(timeout=60)
         assert (process.returncode, complaint) == (0, b"")
