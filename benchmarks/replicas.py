@@ -87,9 +87,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--readme", action="store_true", help="write recorded figures into the README; no run"
-    )
+    parser.add_argument("--readme", action="store_true", help="write recorded figures into the README; no run")
     arguments = parser.parse_args()
     if arguments.readme:
         replace_between_marks(README, "replicas", markdown(json.loads(RESULTS.read_text())))
