@@ -49,18 +49,20 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
 
     fit = ray.remote(num_cpus=0, max_retries=0)(workers.fit)
     per_seed, at_a_time = workers.affordable(cell)
-    waiting, running = list(unfinished), dict[Any, Job]()
+    waiting, running = list(unfinished), dict[Any, tuple[Job, ExitStack]]()
     total = len(unfinished) * cell.experiment.epochs
     with ExitStack() as runs, progress(f"train {cell.name}", total, "epochs", _epochs(unfinished)) as bar:
         while waiting or running:
             while waiting and len(running) < at_a_time:
-                job = waiting.pop(0)
-                runs.enter_context(_tracked(job, parent))
-                running[fit.remote(job, per_seed)] = job
+                job, run = waiting.pop(0), runs.enter_context(ExitStack())
+                run.enter_context(_tracked(job, parent))
+                running[fit.remote(job, per_seed)] = job, run
             ended, _ = ray.wait(list(running), timeout=POLL)
             _show(bar, unfinished)
             for task in ended:
-                _check(running.pop(task), task)
+                job, run = running.pop(task)
+                with run:
+                    _check(job, task)
 
 
 def _check(job: Job, task: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from image_study import make_cell, make_job
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
 
 import mnvi
 from pipeline import files

@@ -58,7 +58,7 @@ def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray() -> None
 
 
 def test_the_lowest_objective_is_chosen_and_failed_trials_are_not() -> None:
-    trials = [{"objective": None, "n": 0}, {"objective": 0.3, "n": 1}, {"objective": 0.2, "n": 2}]
+    trials: list[search.Trial] = [{"objective": None, "n": 0}, {"objective": 0.3, "n": 1}, {"objective": 0.2, "n": 2}]
     assert search.choose(trials)["n"] == 2
     with pytest.raises(StudyError, match="no trial has a validation NLL"):
         search.choose(trials[:1])
