@@ -8,11 +8,13 @@ dimension.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from mnvi.tracing import for_compiler
 
 aten = torch.ops.aten
 
@@ -34,6 +36,7 @@ class Recording:
         args: examples; later calls must have the same shapes.
         generators: what random operations draw from, the k-th one for entry k of their first dimension; the list may
             be given other generators between calls.
+        compile: let torch's compiler fuse the operations, which takes the first call some ten seconds.
 
     Example:
         >>> import torch
@@ -42,20 +45,21 @@ class Recording:
         torch.Size([2, 3])
     """
 
-    def __init__(self, function: Callable, args: tuple, generators: Generators) -> None:
+    def __init__(self, function: Callable, args: tuple, generators: Generators, compile: bool = False) -> None:
         self.generators = generators
-        self.module = make_fx(lambda *given: function(*given))(*args)
+        with for_compiler(compile):
+            self.module = make_fx(lambda *given: function(*given))(*args)
         _simplify(self.module)
-        for node in self.module.graph.nodes:
-            if _is_random(node):
-                self.module.add_submodule(f"draw_{node.name}", _Draw(node.target, generators))
-                node.op, node.target = "call_module", f"draw_{node.name}"
+        self.noise = [_hoisted(self.module, node) for node in self.module.graph.nodes if _is_random(node)]
         self.module.graph.lint()
         self.module.recompile()
+        self._replay = torch.compile(self.module, dynamic=False) if compile else self.module
 
     def __call__(self, *args: Any) -> Any:
+        for noise in self.noise:
+            noise.draw(self.generators)
         with torch.no_grad():
-            return self.module(*args)
+            return self._replay(*args)
 
     def working_set(self) -> int:
         """Bytes that are alive at once, at most."""
@@ -172,75 +176,47 @@ def _is_random(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-class _Draw(nn.Module):
-    """A random operation, drawn for every replica from its own generator."""
+class _Noise(NamedTuple):
+    """Random numbers that a recording reads, drawn for every replica from its own generator."""
 
-    def __init__(self, operation: Any, generators: Generators) -> None:
-        super().__init__()
-        if operation not in _DRAWINGS:
-            known = ", ".join(sorted(str(known).removeprefix("aten.") for known in _DRAWINGS))
-            raise NotImplementedError(
-                f"{operation}: replicas cannot draw from it, each with its own generator; they can: {known}"
-            )
-        self.draw = _DRAWINGS[operation]
-        self.generators = generators
+    values: Tensor
+    fill: Callable[..., Any]
+    arguments: tuple
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.draw(self.generators, *args, **kwargs)
+    def draw(self, generators: Generators) -> None:
+        for part, generator in zip(self.values.unbind(), generators, strict=True):
+            self.fill(part, *self.arguments, generator=generator)
 
 
-def _bernoulli_in_place(generators: Generators, out: Tensor, p: float = 0.5, generator: None = None) -> Tensor:
-    return _each(generators, out, lambda part, g: part.bernoulli_(p, generator=g))
+def _hoisted(module: fx.GraphModule, node: fx.Node) -> _Noise:
+    """Replaces a random operation by numbers that are drawn before the recording is replayed."""
+    operation: Any = node.target
+    if operation not in _FILLS:
+        known = ", ".join(sorted(str(known).removeprefix("aten.") for known in _FILLS))
+        raise NotImplementedError(
+            f"{operation}: replicas cannot draw from it, each with its own generator; they can: {known}"
+        )
+    example = node.meta["val"]
+    noise = _Noise(
+        torch.empty(example.shape, dtype=example.dtype, device=example.device), _FILLS[operation], node.args[1:]
+    )
+    module.register_buffer(f"noise_{node.name}", noise.values)
+    with module.graph.inserting_before(node):
+        values = module.graph.get_attr(f"noise_{node.name}")
+        if _is_in_place(node):
+            values = module.graph.call_function(aten.copy_.default, (node.args[0], values))
+    node.replace_all_uses_with(values)
+    module.graph.erase_node(node)
+    return noise
 
 
-def _bernoulli_like(generators: Generators, like: Tensor, p: float, generator: None = None) -> Tensor:
-    return _bernoulli_in_place(generators, _empty(like), p)
-
-
-def _bernoulli(generators: Generators, p: Tensor, generator: None = None) -> Tensor:
-    return torch.stack([torch.bernoulli(part, generator=g) for part, g in zip(p, generators, strict=True)])
-
-
-def _normal(generators: Generators, like: Any, **kwargs: Any) -> Tensor:
-    return _each(generators, _empty(like, **kwargs), lambda part, g: part.normal_(generator=g))
-
-
-def _uniform(generators: Generators, like: Any, **kwargs: Any) -> Tensor:
-    return _each(generators, _empty(like, **kwargs), lambda part, g: part.uniform_(generator=g))
-
-
-def _normal_in_place(
-    generators: Generators, out: Tensor, mean: float = 0, std: float = 1, generator: None = None
-) -> Tensor:
-    return _each(generators, out, lambda part, g: part.normal_(mean, std, generator=g))
-
-
-def _uniform_in_place(
-    generators: Generators, out: Tensor, low: float = 0, high: float = 1, generator: None = None
-) -> Tensor:
-    return _each(generators, out, lambda part, g: part.uniform_(low, high, generator=g))
-
-
-def _empty(like: Any, **kwargs: Any) -> Tensor:
-    if isinstance(like, Tensor):
-        return torch.empty(like.shape, dtype=kwargs.get("dtype") or like.dtype, device=like.device)
-    return torch.empty(like, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
-
-
-def _each(generators: Generators, out: Tensor, fill: Callable[[Tensor, torch.Generator], Any]) -> Tensor:
-    for part, generator in zip(out.unbind(), generators, strict=True):
-        fill(part, generator)
-    return out
-
-
-_DRAWINGS: dict[Any, Callable] = {
-    aten.bernoulli_.float: _bernoulli_in_place,
-    aten.bernoulli.p: _bernoulli_like,
-    aten.bernoulli.default: _bernoulli,
-    aten.randn.default: _normal,
-    aten.randn_like.default: _normal,
-    aten.rand.default: _uniform,
-    aten.rand_like.default: _uniform,
-    aten.normal_.default: _normal_in_place,
-    aten.uniform_.default: _uniform_in_place,
+_FILLS: dict[Any, Callable[..., Any]] = {
+    aten.bernoulli_.float: Tensor.bernoulli_,
+    aten.bernoulli.p: Tensor.bernoulli_,
+    aten.randn.default: Tensor.normal_,
+    aten.randn_like.default: Tensor.normal_,
+    aten.normal_.default: Tensor.normal_,
+    aten.rand.default: Tensor.uniform_,
+    aten.rand_like.default: Tensor.uniform_,
+    aten.uniform_.default: Tensor.uniform_,
 }

@@ -28,13 +28,13 @@ from mnvi.checks import is_number
 from mnvi.methods import Objective
 from mnvi.recording import Recording
 
+_FEW = 4  # fewer replicas than this do not pay for stepping together
 CACHE = 8 << 20  # bytes; replicas step together as long as what one step touches stays about this size
 
 Build = Callable[[int], Objective]
 Data = Sequence[tuple[Tensor, Tensor]]
 Progress = Callable[[list[int], int, Tensor], None]
 State = dict[str, Tensor]
-Recordings = dict[tuple, Recording]  # by the shapes of a batch
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,13 @@ def load(build: Build, seeds: Sequence[int], state: State, losses: Tensor) -> Re
 
 
 def train(
-    build: Build, data: Data, seeds: Sequence[int], recipe: Recipe, *, progress: Progress | None = None
+    build: Build,
+    data: Data,
+    seeds: Sequence[int],
+    recipe: Recipe,
+    *,
+    progress: Progress | None = None,
+    compile: bool = False,
 ) -> Replicas:
     """Trains one network for every seed.
 
@@ -155,6 +161,8 @@ def train(
         seeds: one for every replica.
         recipe: how to train.
         progress: called after an epoch of a block, with the replicas of the block, the epoch (from 0) and their losses.
+        compile: the step of a full batch goes through ``torch.compile``: some ten seconds first (less when the
+            compiler finds it in its cache), then two to four times faster. Results agree to float precision.
 
     Example:
         See the module's own.
@@ -162,9 +170,13 @@ def train(
     _check_data(data, seeds)
     state: State = {}
     losses = torch.empty(len(seeds), recipe.epochs)
-    recordings: Recordings = {}
+    recordings = _Recordings(compile)
+    groups = list(_groups(data))
     largest = block_size(build, data, seeds, recipe)
-    for group in _groups(data):
+    if compile:  # every size of a block is compiled by itself: one that divides all groups serves them all
+        common = math.gcd(*map(len, groups))
+        largest = next((size for size in range(min(largest, common), _FEW, -1) if common % size == 0), largest)
+    for group in groups:
         for members in _evenly(group, largest):
             chosen = [data[k] for k in members], members, [seeds[k] for k in members]
             block = _Block(build, *chosen, recipe, recordings)
@@ -189,7 +201,7 @@ def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -
         True
     """
     x, y = (part[None, : recipe.batch_size] for part in data[0])
-    alone = _Block(build, data[:1], [0], list(seeds[:1]), recipe, {})
+    alone = _Block(build, data[:1], [0], list(seeds[:1]), recipe, _Recordings(compile=False))
     return max(1, CACHE // alone.recording(x, y).working_set())
 
 
@@ -208,6 +220,21 @@ def _groups(data: Data) -> Iterator[list[int]]:
     yield from alike.values()
 
 
+class _Recordings:
+    """Steps that were recorded, by the shapes of their batch; blocks of one size share them."""
+
+    def __init__(self, compile: bool) -> None:
+        self.compile = compile
+        self.found: dict[tuple, Recording] = {}
+
+    def of(self, step: Callable, example: tuple, full: bool) -> Recording:
+        shapes = tuple(tensor.shape for tensor in example[-3:])
+        if shapes not in self.found:
+            with torch.random.fork_rng(devices=[]):
+                self.found[shapes] = Recording(step, example, [], compile=self.compile and full)
+        return self.found[shapes]
+
+
 class _Block:
     """Replicas that step together."""
 
@@ -218,7 +245,7 @@ class _Block:
         members: list[int],
         seeds: list[int],
         recipe: Recipe,
-        recordings: Recordings,
+        recordings: _Recordings,
     ) -> None:
         self.recipe = recipe
         self.recordings = recordings
@@ -247,13 +274,10 @@ class _Block:
         return total / self.data.count
 
     def recording(self, x: Tensor, y: Tensor) -> Recording:
-        shapes = (x.shape, y.shape)
-        if shapes not in self.recordings:
-            example = (self.parameters, self.buffers, x, y, torch.ones(len(self.elbos)))
-            with torch.random.fork_rng(devices=[]):
-                self.recordings[shapes] = Recording(self._step, example, [])
-        self.recordings[shapes].generators[:] = self.generators
-        return self.recordings[shapes]
+        example = (self.parameters, self.buffers, x, y, torch.ones(len(self.elbos)))
+        recording = self.recordings.of(self._step, example, full=y.shape[1] == self.recipe.batch_size)
+        recording.generators[:] = self.generators
+        return recording
 
     def _step(self, parameters: State, buffers: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
         """Gradients of all replicas [replicas, parameters], their losses, and the buffers as they are afterwards."""

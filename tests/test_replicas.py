@@ -119,6 +119,15 @@ def test_blocks_do_not_change_results(monkeypatch):
     torch.testing.assert_close(whole.state, single.state, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnvi", "mc_dropout"])
+def test_a_compiled_step_gives_the_same_networks(name):
+    with mnvi.options(relu_floor=1e-5):
+        recorded = replicas.train(builder(method(name)), data((50, 50, 50)), SEEDS, RECIPE)
+        compiled = replicas.train(builder(method(name)), data((50, 50, 50)), SEEDS, RECIPE, compile=True)
+    torch.testing.assert_close(compiled.state, recorded.state, rtol=1e-4, atol=1e-5)
+
+
 def test_a_replica_that_diverges_is_named_and_harms_no_other():
     broken = data((50, 50, 50))
     broken[1][1][7] = math.nan

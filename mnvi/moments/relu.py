@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mnvi.first_order import first_order, refuse_nested_gradients
+from mnvi.tracing import Destination
 
 _SQRT_HALF = 0.7071067811865476
 _INV_SQRT_2PI = 0.3989422804014327
@@ -217,7 +218,7 @@ def _tail(size: Tensor, density: Tensor) -> Tensor:
     float32 goes by Mills' ratio :math:`\Phi(-a)/\varphi(a) = t\,P(t)`, :math:`t = 1/(1 + ca)`, with a polynomial fitted
     to a relative error of 4e-8; in float32 arithmetic 4e-7.
     """
-    vectorised = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    vectorised = Destination.compiler or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
     if not vectorised or size.dtype != torch.float32 or size.device.type != "cpu":
         return 0.5 * torch.erfc(size * _SQRT_HALF)
     t = 1 / (1 + _MILLS_SCALE * size)
@@ -231,6 +232,7 @@ def _replicated(mean: Tensor, var: Tensor) -> bool:
     """Whether the tensors stand for a CPU tensor with one more dimension, inside ``torch.func``."""
     return (
         not torch.compiler.is_compiling()
+        and not Destination.compiler
         and mean.device.type == "cpu"
         and mean.shape == var.shape
         and any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (mean, var))

@@ -88,7 +88,14 @@ def train(
     data = [(folds[network.fold].x, folds[network.fold].y) for network in networks]
     seeds = [network.seed for network in networks]
     with paper_options():
-        return replicas.train(builder(cell, networks, folds), data, seeds, recipe(cell), progress=progress)
+        return replicas.train(
+            builder(cell, networks, folds),
+            data,
+            seeds,
+            recipe(cell),
+            progress=progress,
+            compile=cell.resources.compile,
+        )
 
 
 def restore(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold], saved: dict[str, Any]) -> replicas.Replicas:
