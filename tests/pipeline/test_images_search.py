@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ from ray.util import placement_group_table
 
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
-from pipeline.images import search
+from pipeline.images import search, workers
+from pipeline.images.checkpoints import Checkpoints
 from pipeline.params import Cell
 
 
@@ -33,12 +37,12 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def searched(rates: list[float], workers: int = 1) -> Cell:
+def searched(rates: list[float], workers: int = 1, epochs: int = 4) -> Cell:
     """A cell whose learning rate is searched; rates of nearly nothing fall behind at once."""
     methods = {**METHODS, "deterministic": {"grid": {"learning_rate": rates}}}
     return make_cell(
         "deterministic",
-        experiment={"methods": methods, "epochs": 4, "milestones": []},
+        experiment={"methods": methods, "epochs": epochs, "milestones": []},
         resources={"workers": workers},
         study={"search": ["lenet"]},
     )
@@ -80,11 +84,11 @@ def assert_nothing_is_left() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers, rates", ((1, [1e-3, 1e-8, 1e-9]), (2, [1e-3, 1e-9])))
+@pytest.mark.parametrize("num_workers, rates", ((1, [1e-3, 1e-8, 1e-9]), (2, [1e-3, 1e-9])))
 def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_reports(
-    cluster: None, workers: int, rates: list[float]
+    cluster: None, num_workers: int, rates: list[float]
 ) -> None:
-    cell = searched(rates, workers)
+    cell = searched(rates, num_workers)
     search.run(cell)
     assert_nothing_is_left()
     best, trials = results(cell)
@@ -94,9 +98,30 @@ def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_report
     assert best["objective"] == by_rate[1e-3]["objective"] == min(trial["objective"] for trial in trials)
     assert by_rate[1e-3]["status"] == "finished" and by_rate[1e-3]["epochs"] == 4
     assert by_rate[1e-9]["status"] == "stopped" and by_rate[1e-9]["epochs"] < 4
-    if workers == 1:
+    if num_workers == 1:
         state = jobs.state_folder(cell, "tune")
         kept = {path: path.stat().st_mtime_ns for path in state.glob(f"trial-*/{search.RECORD}")}
         search.run(cell)
         assert {path: path.stat().st_mtime_ns for path in kept} == kept
         assert results(cell) == (best, trials)
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on_from_the_checkpoints_of_its_trials(cluster: None) -> None:
+    cell = searched([1e-3], epochs=15)
+    state = jobs.state_folder(cell, "tune")
+    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state)
+    running = subprocess.Popen([sys.executable, "-m", "pipeline.tune", "lenet"], stderr=subprocess.PIPE)
+    checkpoints = Checkpoints(trial.state, trial.fingerprint)
+    while not checkpoints.paths() and running.poll() is None:
+        time.sleep(0.02)
+    running.kill()
+    running.communicate(timeout=60)
+    kept = checkpoints.load()
+    assert kept is not None and not kept["position"]["finished"]
+    search.run(cell)
+    (record,) = search.ended(state)
+    reached = len(kept["position"]["history"])
+    assert record["history"][:reached] == kept["position"]["history"]  # with their seconds: none was trained again
+    undisturbed = workers.alone(replace(trial, state=Path("undisturbed").absolute()), lambda epoch: None)
+    assert record["status"] == "finished" and record["objective"] == undisturbed.best_score
