@@ -284,7 +284,7 @@ def test_select_can_be_narrowed_to_some_cells(project):
     assert command(project, "select", "uci", "--cells", "wine-dvi,yacht-mnvi", "--results", "mine").returncode == 0
     study = params.load(project / "params.yaml").study
     assert list(study.cells) == ["wine-dvi", "yacht-mnvi"]
-    assert (study.data, study.search, study.results) == (("wine", "yacht"), ("yacht-mnvi",), Path("mine"))
+    assert (study.data, study.search, study.results) == (("wine", "yacht"), (), Path("mine"))
     wrong = command(project, "select", "uci", "--cells", "wine-dvo")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: --cells: 'wine-dvo' is not a cell of this study")

@@ -13,7 +13,7 @@ from tiny_study import make_study
 
 pytestmark = pytest.mark.slow
 
-RUNS = 40  # of two folds: two chunks
+RUNS = 60  # of two folds: two chunks
 PATIENCE = 120.0  # seconds
 
 
