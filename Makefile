@@ -39,7 +39,7 @@ lock: setup  ## write requirements.lock from pyproject.toml and what is installe
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)
 
-study: setup  ## run the study that params.yaml selects (the default one: a quarter of an hour on two cores)
+study: setup  ## run the study that params.yaml selects (the default one: twenty minutes on two cores)
 	$(DVC) repro
 	@$(RUN) -m pipeline.params report
 
