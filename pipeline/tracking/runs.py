@@ -151,7 +151,7 @@ def run(
     except (KeyboardInterrupt, SystemExit):
         _end(it, "KILLED", min(wait, _SOON), insist=False)
         raise
-    except BaseException as error:
+    except BaseException as error:  # told to the run, and raised again
         it.tag({"error": f"{type(error).__name__}: {sender.brief(error)}"})
         _end(it, "FAILED", min(wait, _SOON), insist=False)
         raise
