@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 GPU_ONLY = ("nvidia-", "cuda-", "triton")
+INSTALLER = "pip"  # comes with the environment; an old one is not forced on it
 
 
 def requirements(name: str, extra: str) -> list[Requirement]:
@@ -33,7 +34,7 @@ def locked(project: dict) -> dict[str, str]:
     while queue:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
-        if name == project["name"] or name.startswith(GPU_ONLY):
+        if name == project["name"] or name.startswith(GPU_ONLY) or name == INSTALLER:
             continue
         versions[name] = distribution(name).version.partition("+")[0]
         for extra in {"", *requirement.extras} - {extra for known, extra in seen if known == name}:
