@@ -1,9 +1,10 @@
 """Where work is sent: a Ray cluster that the user names, or one of our own on this machine.
 
 ``RAY_ADDRESS`` (``host:port``, ``ray://host:port`` or ``auto``) joins a running cluster, on whose nodes this project is
-installed. Without it every stage starts a private Ray that listens on the loopback interface only and ends with the
-stage; one that an earlier, killed stage may have left is never joined. ``MNVI_VERBOSE=1`` shows what Ray and its
-workers print.
+installed; it is asked with the token of ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``. Without
+it every stage starts a private Ray that listens on the loopback interface only, has a token of its own and ends with
+the stage; one that an earlier, killed stage may have left is never joined. ``MNVI_VERBOSE=1`` shows what Ray and its
+workers print, and keeps the logs of a private Ray.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline import private_ray
 from pipeline.errors import StudyError
 
 # What the user has set stays.
 _ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",  # also towards an address, for which Ray's default is none
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -48,11 +51,12 @@ def connected() -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS")
     verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
     logs: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
+    if not address:
+        with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **logs):
+            yield
+        return
     try:
-        if address:
-            _join(address, logs)
-        else:
-            ray.init(address="local", num_cpus=_own_cpus(), include_dashboard=False, **logs)
+        _join(address, logs)
         yield
     finally:
         ray.shutdown()
@@ -72,15 +76,22 @@ def _own_cpus() -> int:
 
 def _join(address: str, logs: dict[str, Any]) -> None:
     import ray
+    from ray.exceptions import AuthenticationError
 
     try:
         if address != "auto":
             _knock(address)
+        private_ray.reread_environment()
         ray.init(address=address, **logs)
+    except AuthenticationError as error:
+        raise StudyError(
+            f"RAY_ADDRESS={address}: there is no token for it; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the one "
+            "that the cluster was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise StudyError(
-            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); start one with `ray start --head`, "
-            "or unset RAY_ADDRESS to use this machine alone"
+            f"RAY_ADDRESS={address}: no Ray cluster answers there, or it has another token ({error}); start one with "
+            "`ray start --head`, set RAY_AUTH_TOKEN to its token, or unset RAY_ADDRESS to use this machine alone"
         ) from error
 
 

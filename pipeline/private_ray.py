@@ -1,0 +1,61 @@
+"""A Ray of one stage's own, which nobody else on the machine can command, read or replace.
+
+It asks everyone for a token that is made for it and is only in the memory of its processes, and its sockets and logs
+are in a folder that other users cannot enter; ``/tmp/ray``, Ray's own choice, lets everybody write.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+
+
+@contextmanager
+def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
+    """Ray for the length of a block, with further settings of ``ray.init``."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"))
+    try:
+        with _own_token():
+            try:
+                # One level down, as Ray opens the folder that it is given to everybody.
+                ray.init(address="local", include_dashboard=False, _temp_dir=f"{folder}/ray", **settings)
+                yield
+            finally:
+                ray.shutdown()
+    finally:
+        if not keep_logs:
+            shutil.rmtree(folder, ignore_errors=True)  # what a dying process adds meanwhile may stay
+
+
+def reread_environment() -> None:
+    """Ray keeps what the environment said about authentication when it was imported or first asked for a token."""
+    from ray import _raylet as core  # compiled: mypy does not see into it
+
+    core.Config.initialize("")  # type: ignore[attr-defined]
+    core.AuthenticationTokenLoader.instance().reset_cache()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _own_token() -> Iterator[None]:
+    """In the environment, where other users cannot see it and Ray's processes, our children, look for it first."""
+    before = {name: os.environ.get(name) for name in (MODE, TOKEN)}
+    os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
+    reread_environment()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        reread_environment()
