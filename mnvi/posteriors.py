@@ -88,8 +88,12 @@ class MultiplicativeNoise(Posterior):
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
+        weight, bias = layer.weight, layer.bias
+        if var is None:  # noise laid on the weights instead: the backward pass need not go through to the input
+            spread = self.weight_variance(layer)
+            return Gaussian.trusted(*linear.independent_weights(affine, mean, None, weight, bias, spread, None))
         alpha = layer.along_input(F.softplus(layer.rho))
-        return Gaussian.trusted(*linear.multiplicative_noise(affine, mean, var, layer.weight, layer.bias, alpha))
+        return Gaussian.trusted(*linear.multiplicative_noise(affine, mean, var, weight, bias, alpha))
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         weight, alpha = layer.grouped_weight(), layer.grouped_units(F.softplus(layer.rho))

@@ -28,6 +28,9 @@ _NEUTRAL = {
 }  # fmt: skip
 
 
+_TALL = 3  # a matrix with so many times more rows than columns is computed faster as its transpose
+
+
 class Recording:
     """``function(*args)`` as plain operations.
 
@@ -50,6 +53,7 @@ class Recording:
         with for_compiler(compile):
             self.module = make_fx(lambda *given: function(*given))(*args)
         _simplify(self.module)
+        _widen_products(self.module.graph)
         self.noise = [_hoisted(self.module, node) for node in self.module.graph.nodes if _is_random(node)]
         self.module.graph.lint()
         self.module.recompile()
@@ -107,6 +111,22 @@ def _simplify(module: fx.GraphModule) -> None:
             seen[key] = node
     _inline(module, constants)
     graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or _is_in_place(node))
+
+
+def _widen_products(graph: fx.Graph) -> None:
+    """(BᵀAᵀ)ᵀ instead of AB where that is wide and not tall: batched products of small matrices like wide ones."""
+    for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
+        _, rows, columns = node.meta["val"].shape
+        if rows < _TALL * columns:
+            continue
+        with graph.inserting_before(node):
+            a, b = (graph.call_function(aten.transpose.int, (operand, 1, 2)) for operand in node.args)
+            wide = graph.call_function(aten.bmm.default, (b, a))
+            tall = graph.call_function(aten.transpose.int, (wide, 1, 2))
+            tall = graph.call_function(aten.clone.default, (tall,), {"memory_format": torch.contiguous_format})
+        wide.meta["val"] = tall.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(tall)
+        graph.erase_node(node)
 
 
 def _inline(module: fx.GraphModule, constants: dict[fx.Node, Any]) -> None:

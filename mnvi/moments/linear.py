@@ -68,7 +68,7 @@ class Affine:
 
 
 def multiplicative_noise(
-    affine: Affine, mean: Tensor, var: Tensor | None, weight: Tensor, bias: Tensor | None, alpha: Tensor
+    affine: Affine, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Moments of a layer with weights :math:`\mathcal N(m, \alpha m^2)`; exact for independent inputs.
 
@@ -76,15 +76,15 @@ def multiplicative_noise(
 
     Args:
         affine: the layer's linear operation.
-        mean: input means x.
-        var: input variances v, or None for a known input.
+        mean, var: input means x and variances v.
         weight, bias: M and b.
         alpha: noise variances, laid out to broadcast against the input.
 
     Example:
         >>> import torch
-        >>> multiplicative_noise(Affine(), torch.ones(1, 2), None, torch.ones(1, 2), None, torch.full((2,), 0.5))
-        (tensor([[2.]]), tensor([[1.]]))
+        >>> one = torch.ones(1, 2)
+        >>> multiplicative_noise(Affine(), one, one, one, None, torch.full((2,), 0.5))
+        (tensor([[2.]]), tensor([[4.]]))
     """
     needs_gradient = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (mean, var, weight, bias, alpha)
@@ -103,19 +103,18 @@ class _MultiplicativeNoise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, affine: Affine, mean: Tensor, var: Tensor | None, weight: Tensor, bias: Tensor | None, alpha: Tensor
+        ctx: Any, affine: Affine, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
         expectation = affine(*_lowered(mean, weight, bias))
         with full_precision(mean):
             variance = affine(_second_moment(mean, var, alpha), widened(weight).square())
-        ctx.affine, ctx.has_var, ctx.low = affine, var is not None, expectation.dtype
-        ctx.save_for_backward(mean, weight, alpha, *([] if var is None else [var]))
+        ctx.affine, ctx.low = affine, expectation.dtype
+        ctx.save_for_backward(mean, var, weight, alpha)
         return expectation, variance
 
     @staticmethod
     def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Any, ...]:
-        mean, weight, alpha, *rest = ctx.saved_tensors
-        var = rest[0] if ctx.has_var else None
+        mean, var, weight, alpha = ctx.saved_tensors
         _, to_mean, to_var, to_weight, to_bias, to_alpha = ctx.needs_input_grad
         affine: Affine = ctx.affine
         with full_precision(mean):
@@ -135,7 +134,7 @@ class _MultiplicativeNoise(torch.autograd.Function):
             if to_weight:
                 g_w = inner_weight.to(weight.dtype).addcmul(outer_weight.to(weight.dtype), weight, value=2)
             if to_alpha:
-                total = widened(mean).square() if var is None else torch.addcmul(var, widened(mean), widened(mean))
+                total = torch.addcmul(var, widened(mean), widened(mean))
                 g_a = total.mul_(outer).sum_to_size(_aligned(alpha, total)).reshape(alpha.shape)
             if to_var:
                 g_v = outer * (1 + alpha)
@@ -157,7 +156,8 @@ def independent_weights(
     .. math:: E = Mx + b, \qquad V = S\,(x\circ x) + (S + M\circ M)\,v + s_b
 
     Args:
-        affine, mean, var, weight, bias: as in :func:`multiplicative_noise`.
+        affine, mean, weight, bias: as in :func:`multiplicative_noise`.
+        var: input variances v, or None for a known input.
         spread: S, in the shape of ``weight``.
         bias_spread: :math:`s_b`, or None.
 
@@ -184,7 +184,7 @@ def shared_variance(
     .. math:: E = Mx + b, \qquad V_i = \sum_j s_j(v_j + x_j^2) + \sum_j m_{ij}^2 v_j
 
     Args:
-        affine, mean, var, weight, bias: as in :func:`multiplicative_noise`.
+        affine, mean, var, weight, bias: as in :func:`independent_weights`.
         spread: s, laid out to broadcast against the input.
 
     Example:
@@ -217,10 +217,9 @@ def _channel_dim(affine: Affine) -> int:
     return -1 if affine.stride is None else -1 - len(affine.stride)
 
 
-def _second_moment(mean: Tensor, var: Tensor | None, alpha: Tensor) -> Tensor:
+def _second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
     """α∘x² + (1+α)∘v"""
-    square = widened(mean).square() * alpha
-    return square if var is None else torch.addcmul(square, var, 1 + alpha)
+    return torch.addcmul(widened(mean).square() * alpha, var, 1 + alpha)
 
 
 def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
