@@ -79,9 +79,11 @@ def cluster(further: int = 1, cpus: int = 1, variables: dict[str, str] | None = 
     with ExitStack() as ends:
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
         head = ["--head", f"--port={port}", f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1"]
-        head += [f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}"]
+        head += [f"--ray-client-server-port={free_port()}"]
         for node in range(1 + further):
-            where = [*(head if node == 0 else [f"--address={nodes.address}"]), f"--node-ip-address={_host(node)}"]
+            where = head if node == 0 else [f"--address={nodes.address}"]
+            # A folder for each, or they would unpack what jobs bring over one another.
+            where = [*where, f"--node-ip-address={_host(node)}", f"--temp-dir={folder / str(node)}"]
             cache = {"MNVI_NODE_CACHE": str(_cache(folder, node))}
             process = _start(where, cpus, environment | cache | (variables or {}), folder / f"node-{node}.log")
             nodes.started.append(process)
