@@ -17,7 +17,7 @@ torch.Size([5, 100, 2])
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +26,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from mnvi.checks import is_number
 from mnvi.methods import Objective
+from mnvi.optimizers import OPTIMIZERS
 from mnvi.recording import Recording
 
 _FEW = 4  # fewer replicas than this do not pay for stepping together
@@ -75,8 +76,8 @@ class Recipe:
                 raise ValueError(f"Recipe: {name}={value!r} must be a whole number, at least 1")
         if not is_number(self.learning_rate) or not 0 < self.learning_rate < math.inf:
             raise ValueError(f"Recipe: learning_rate={self.learning_rate!r} must be a number above 0")
-        if self.optimizer not in _OPTIMIZERS:
-            raise ValueError(f"Recipe: optimizer={self.optimizer!r} is not one of {', '.join(_OPTIMIZERS)}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"Recipe: optimizer={self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"Recipe: clip={self.clip!r} must be above 0, or None")
         if self.nesterov and not self.momentum:
@@ -258,7 +259,7 @@ class _Block:
         self.flat, self.parameters = _flattened(parameters)
         buffers = [dict(objective.named_buffers()) for objective in objectives]
         self.buffers = {name: torch.stack([each[name] for each in buffers]) for name in buffers[0]}
-        self.optimizer = _OPTIMIZERS[recipe.optimizer](self.flat, recipe)
+        self.optimizer = OPTIMIZERS[recipe.optimizer](self.flat, recipe)
         self.data = _Shuffled(data)
 
     def epoch(self, epoch: int) -> Tensor:
@@ -313,45 +314,6 @@ class _Shuffled:
         for rows in order.split(size, dim=1):
             chosen = rows.reshape(-1)
             yield tuple(part.index_select(0, chosen).unflatten(0, rows.shape) for part in (self.x, self.y))
-
-
-class _SGD:
-    def __init__(self, flat: Tensor, recipe: Recipe) -> None:
-        self.flat, self.recipe = flat, recipe
-        self.velocity = torch.zeros_like(flat) if recipe.momentum else None
-
-    def step(self, gradient: Tensor, rate: float) -> None:
-        recipe = self.recipe
-        if recipe.weight_decay:
-            gradient.add_(self.flat, alpha=recipe.weight_decay)
-        if self.velocity is not None:
-            self.velocity.mul_(recipe.momentum).add_(gradient)
-            gradient = gradient.add_(self.velocity, alpha=recipe.momentum) if recipe.nesterov else self.velocity
-        self.flat.add_(gradient, alpha=-rate)
-
-
-class _Adam:
-    FIRST, SECOND, SMALL = 0.9, 0.999, 1e-8  # torch's defaults
-
-    def __init__(self, flat: Tensor, recipe: Recipe) -> None:
-        self.flat, self.recipe, self.steps = flat, recipe, 0
-        self.first, self.second = torch.zeros_like(flat), torch.zeros_like(flat)
-        self.largest = torch.zeros_like(flat) if recipe.optimizer == "amsgrad" else None
-
-    def step(self, gradient: Tensor, rate: float) -> None:
-        self.steps += 1
-        if self.recipe.weight_decay:
-            gradient.add_(self.flat, alpha=self.recipe.weight_decay)
-        self.first.lerp_(gradient, 1 - self.FIRST)
-        self.second.mul_(self.SECOND).addcmul_(gradient, gradient, value=1 - self.SECOND)
-        second = self.second
-        if self.largest is not None:
-            second = torch.maximum(self.largest, second, out=self.largest)
-        scale = second.sqrt().div_(math.sqrt(1 - self.SECOND**self.steps)).add_(self.SMALL)
-        self.flat.addcdiv_(self.first, scale, value=-rate / (1 - self.FIRST**self.steps))
-
-
-_OPTIMIZERS: Mapping[str, type[_SGD] | type[_Adam]] = {"sgd": _SGD, "adam": _Adam, "amsgrad": _Adam}
 
 
 def _flattened(parameters: list[dict[str, nn.Parameter]]) -> tuple[Tensor, State]:
