@@ -14,9 +14,9 @@ STANDARD_SPLITS = 20
 STANDARD_TRAIN = 0.9
 
 
-def kfold(rows: int, folds: int) -> list[list[int]]:
+def kfold(rows: int, folds: int, seed: int = SEED) -> list[list[int]]:
     """Cross-validation: the test rows of each fold, which together are all rows, each once."""
-    order = np.random.RandomState(SEED).permutation(rows)
+    order = np.random.RandomState(seed).permutation(rows)
     return [sorted(part.tolist()) for part in np.array_split(order, folds)]
 
 
