@@ -88,7 +88,7 @@ def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], num_outputs: int)
     if (
         first.numel() <= size
         or any(t.shape != first.shape or t.stride() != first.stride() or t.dtype != first.dtype for t in inputs)
-        or (flat := _in_memory_order(first)) is None
+        or (flat := in_memory_order(first)) is None
     ):
         outputs: tuple[Tensor, ...] = function(*inputs)
         return outputs
@@ -100,7 +100,7 @@ def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], num_outputs: int)
     return results
 
 
-def _in_memory_order(tensor: Tensor) -> Tensor | None:
+def in_memory_order(tensor: Tensor) -> Tensor | None:
     """A flat view of a dense tensor, or None where there is none."""
     if tensor.is_contiguous():
         return tensor.view(-1)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mnvi.first_order import first_order, refuse_nested_gradients
+from mnvi.moments.lean import in_memory_order
 from mnvi.tracing import Destination
 
 _SQRT_HALF = 0.7071067811865476
@@ -249,23 +250,14 @@ def _blockable(first: Tensor, *others: Tensor) -> bool:
         first.device.type == "cpu"
         and first.numel() >= _BLOCKED_FROM
         and not any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (first, *others))
-        and _in_memory_order(first) is not None
+        and in_memory_order(first) is not None
         and all(t.dtype == first.dtype and t.stride() == first.stride() and type(t) is Tensor for t in others)
     )
 
 
-def _in_memory_order(tensor: Tensor) -> Tensor | None:
-    """A flat view of a dense tensor, or None where there is none."""
-    if tensor.is_contiguous():
-        return tensor.view(-1)
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor.permute(0, 2, 3, 1).view(-1)
-    return None
-
-
 def _blocks(tensors: Sequence[Tensor], scratch: int, block: int = _BLOCK) -> Iterator[tuple[Tensor, ...]]:
     """Corresponding blocks of all tensors, and some scratch blocks: what is done to them stays in the cache."""
-    flat = [cast(Tensor, _in_memory_order(t)) for t in tensors]
+    flat = [cast(Tensor, in_memory_order(t)) for t in tensors]
     spare = [torch.empty(block, dtype=tensors[0].dtype) for _ in range(scratch)]
     for pieces in zip(*(t.split(block) for t in flat), strict=True):
         yield *pieces, *(t[: len(pieces[0])] for t in spare)
