@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from pipeline.errors import StudyError
+from pipeline.masking import masked
 
 INTERRUPTED = 130
 
@@ -22,7 +23,7 @@ def run(main: Callable[[], None]) -> None:
     try:
         main()
     except StudyError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {masked(str(error))}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
@@ -30,8 +31,8 @@ def run(main: Callable[[], None]) -> None:
 
 
 def say(message: str) -> None:
-    """A line that does not disturb a progress bar."""
-    tqdm.write(message, file=sys.stderr)
+    """A line that does not disturb a progress bar, without passwords."""
+    tqdm.write(masked(message), file=sys.stderr)
 
 
 class Progress:

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from pipeline.console import say
 from pipeline.errors import StudyError
+from pipeline.masking import masked
 
 MIRROR = "MNVI_DATA_MIRROR"
 CACHE = Path("work/downloads")
@@ -53,7 +54,7 @@ def first(data: str, sources: Sequence[Source[T]], remedy: str) -> tuple[T, str]
             say(f"{data}: from {source.name}")
             return found, source.name
     raise MissingData(
-        f"datasets.{data}: no source has it. Tried:{''.join(failures)}\n"
+        f"datasets.{data}: no source has it. Tried:{masked(''.join(failures))}\n"
         f"What to do: {remedy}; or set study.missing_data to skip, and the study goes on without it."
     )
 

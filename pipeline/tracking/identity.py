@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pipeline import console
 from pipeline.errors import StudyError
 from pipeline.files import read_json, write_json
+from pipeline.masking import HIDDEN, masked
 from pipeline.tracking import store
 from pipeline.tracking.spool import Spool
 
@@ -36,9 +37,9 @@ class Identity:
     def uri(self) -> str:
         """The store's address; one with a password is only ever in the environment."""
         given = store.address()
-        if store.masked(given) == self.store:
+        if masked(given) == self.store:
             return given
-        if "***" in self.store:
+        if HIDDEN in self.store:
             raise StudyError(f"set MLFLOW_TRACKING_URI to {self.store} with the password; it is kept nowhere else")
         return self.store
 
@@ -60,7 +61,7 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Iden
     """
     started = time.time()
     wanted = Identity(
-        store=store.masked(store.address()),
+        store=masked(store.address()),
         experiment=experiment,
         name=name,
         parent=None if parent is None else os.path.relpath(parent, folder),

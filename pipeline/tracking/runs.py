@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from pipeline import console
+from pipeline.masking import masked
 from pipeline.tracking import identity, sender, store, system
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.spool import Spool
-from pipeline.tracking.store import masked
 
 _VALUE = 6000  # characters that MLflow keeps of a parameter
 _KEY = 250

@@ -13,6 +13,7 @@ from filelock import Timeout
 
 from pipeline import console
 from pipeline.errors import StudyError
+from pipeline.masking import masked
 from pipeline.tracking import delivery, identity, store
 from pipeline.tracking.spool import Entry, Spool
 
@@ -172,7 +173,7 @@ def brief(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConnectionError | TimeoutError):
         cause = cause.__cause__ or cause.__context__
-    lines = store.masked(str(cause or error)).splitlines() or [type(error).__name__]
+    lines = masked(str(cause or error)).splitlines() or [type(error).__name__]
     return lines[0][:300]
 
 

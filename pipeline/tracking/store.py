@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from pipeline.errors import StudyError
+from pipeline.masking import masked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,11 +30,6 @@ _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-
-
-def masked(text: str) -> str:
-    """The text without what stands between ``//`` and ``@`` of an address: a user's name and password."""
-    return re.sub(r"//[^/\s@]*(?:@[^/\s@]*)*@", "//***@", text)
 
 
 def address() -> str:
