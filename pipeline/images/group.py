@@ -31,11 +31,20 @@ class Group:
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Averages gradients over workers. Batch norm's running statistics are those of rank 0, whose buffers every
-        worker takes over before each forward pass."""
+        """Averages gradients over workers.
+
+        Buffers are not sent along: training does not read them, every worker's batch norm follows its own images, and
+        what counts is rank 0's (:meth:`copy_buffers`). Gradients live where they are sent from, so that they are
+        neither copied nor held twice.
+        """
         if self.size == 1:
             return module
-        return DistributedDataParallel(module, device_ids=[self.device] if self.device.type == "cuda" else None)
+        return DistributedDataParallel(
+            module,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+        )
 
     def sum(self, values: Tensor) -> Tensor:
         if self.size > 1:
