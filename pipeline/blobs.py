@@ -1,0 +1,125 @@
+"""Files in storage under the digest of their content: put there once, fetched once per node, checked on arrival.
+
+A list of files, itself stored under its digest, stands for a set of them: that digest is all that a worker has to know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from filelock import FileLock
+
+from pipeline import files, storage
+from pipeline.console import say
+from pipeline.errors import StudyError
+from pipeline.storage import Anywhere
+
+NODE_CACHE = "MNVI_NODE_CACHE"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Files that were put into storage."""
+
+    root: Anywhere
+    digest: str  # of their list
+
+    def here(self) -> Path:
+        """A folder on this node that has them; who comes first fetches, others of the node wait for that."""
+        cache = node_cache()
+        folder = cache / self.digest
+        with FileLock(cache / f"{self.digest}.lock"):
+            if not folder.exists():
+                with files.replacing(folder) as temporary:
+                    self.write(temporary)
+        return folder
+
+    def write(self, folder: Path) -> None:
+        """Fetches them into a folder."""
+        listed = self.listed()
+        for name, digest in listed.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _fetch(self.root, digest, target)
+        say(f"{len(listed)} files, {readable_size(folder)}, fetched from {self.root}")
+
+    def listed(self) -> dict[str, str]:
+        """Names and digests."""
+        with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
+            copy = Path(folder) / "list.json"
+            _fetch(self.root, self.digest, copy)
+            listed: dict[str, str] = json.loads(copy.read_bytes())
+        for name in listed:
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts:
+                raise StudyError(f"{_place(self.root, self.digest)}: names {name}, which is outside of its folder")
+        return listed
+
+
+def publish(given: Mapping[str, Path], root: Anywhere) -> Contents:
+    """Puts files and folders into storage under these names; what is there already is not sent again."""
+    listed = {}
+    for name, path in given.items():
+        below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        for file in below:
+            digest = files.sha256(file)
+            _put(file, root, digest)
+            listed[(PurePosixPath(name) / file.relative_to(path)).as_posix()] = digest
+    text = json.dumps(listed, sort_keys=True).encode()
+    digest = hashlib.sha256(text).hexdigest()
+    with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
+        copy = Path(folder) / "list.json"
+        copy.write_bytes(text)
+        _put(copy, root, digest)
+    return Contents(root, digest)
+
+
+def node_cache() -> Path:
+    """This machine's own folder for what it has fetched. It may be deleted whenever no stage runs."""
+    given = os.environ.get(NODE_CACHE)
+    folder = Path(given) if given else Path(tempfile.gettempdir()) / f"mnvi-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise StudyError(f"{folder}: belongs to another user; set {NODE_CACHE} to a folder of your own on every node")
+    return folder
+
+
+def readable_size(*paths: Path) -> str:
+    """Of files and folders, for people."""
+    found = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
+    size = float(sum(file.stat().st_size for file in found if file.is_file()))
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+def _place(root: Anywhere, digest: str) -> Anywhere:
+    return root / "blobs" / digest[:2] / digest
+
+
+def _put(file: Path, root: Anywhere, digest: str) -> None:
+    place = _place(root, digest)
+    if place.exists():
+        return
+    storage.put(file, place)
+
+
+def _fetch(root: Anywhere, digest: str, target: Path) -> None:
+    place = _place(root, digest)
+    try:
+        storage.fetch(place, target)
+    except FileNotFoundError as error:
+        raise StudyError(f"{place}: is not in storage; run the same command again, which puts it there") from error
+    if files.sha256(target) != digest:
+        raise StudyError(
+            f"{place}: was altered or damaged, as its content does not have the SHA-256 that is its name; delete it "
+            "and run the same command again, which puts it there anew"
+        )

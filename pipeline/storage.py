@@ -1,0 +1,220 @@
+"""What all machines of a cluster can reach: the folder (of an NFS share, say) or S3 prefix that ``MNVI_STORAGE`` names.
+
+It is a variable of the environment, like ``RAY_ADDRESS`` and ``MLFLOW_TRACKING_URI``: where machines keep things is no
+part of a study, so that neither a fingerprint nor a stage of DVC depends on it. S3 is reached with AWS's own variables
+(``AWS_ENDPOINT_URL`` for a server of one's own), which every node needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from pipeline import files
+from pipeline.errors import StudyError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+VARIABLE = "MNVI_STORAGE"
+
+
+@dataclass(frozen=True, order=True)
+class Remote:
+    """A file or folder that has an address and no path, with as much of a Path's manners as is needed of it."""
+
+    address: str  # s3://bucket/key
+
+    def __truediv__(self, name: str | PurePosixPath) -> Remote:
+        return Remote(f"{self.address}/{name}")
+
+    def __str__(self) -> str:
+        return self.address
+
+    @property
+    def name(self) -> str:
+        return self.address.rpartition("/")[2]
+
+    def exists(self) -> bool:
+        from pyarrow.fs import FileType
+
+        with self._reached("read") as (system, path):
+            return bool(system.get_file_info(path).type != FileType.NotFound)
+
+    def glob(self, pattern: str) -> list[Remote]:
+        """Files below this folder whose path from here matches."""
+        return [
+            self / str(name)
+            for name in self.names()
+            if name.match(pattern) and len(name.parts) == len(Path(pattern).parts)
+        ]
+
+    def names(self) -> list[PurePosixPath]:
+        """All files below this folder, as seen from here."""
+        from pyarrow.fs import FileSelector
+
+        with self._reached("read") as (system, path):
+            found = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
+            return sorted(PurePosixPath(info.path).relative_to(path) for info in found if info.is_file)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with self._reached("changed") as (system, path):
+            try:
+                system.delete_file(path)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def remove(self) -> None:
+        """Deletes the file, or the folder with all that is in it, if there is one."""
+        for name in self.names():
+            (self / name).unlink(missing_ok=True)
+        self.unlink(missing_ok=True)
+
+    @contextmanager
+    def replacing(self) -> Iterator[Path]:
+        """A path on this machine for a file that takes this one's place when the block ends well."""
+        from pyarrow.fs import copy_files
+
+        with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
+            temporary = Path(folder) / self.name
+            yield temporary
+            with self._reached("written") as (system, path):
+                copy_files(str(temporary), path, destination_filesystem=system)  # visible once it is whole
+
+    def copy_to(self, copy: Path) -> None:
+        from pyarrow.fs import copy_files
+
+        with self._reached("read") as (system, path):
+            copy_files(path, str(copy), source_filesystem=system)
+
+    @contextmanager
+    def _reached(self, done: str) -> Iterator[tuple[FileSystem, str]]:
+        try:
+            yield _filesystem(self.address)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError) as error:
+            raise StudyError(
+                f"{self.address}: cannot be {done} ({str(error).splitlines()[0]}); check the bucket of {VARIABLE}, "
+                "AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, here and on the cluster's nodes"
+            ) from error
+
+
+Anywhere = Path | Remote
+
+
+def root() -> Anywhere | None:
+    """The storage that was named, if one was."""
+    given = os.environ.get(VARIABLE, "")
+    if not given:
+        return None
+    return at(given)
+
+
+def at(given: str) -> Anywhere:
+    scheme, separator, rest = given.partition("://")
+    if not separator:
+        return Path(given).expanduser().absolute()
+    if scheme != "s3" or not rest.strip("/"):
+        raise StudyError(f"{VARIABLE}={given}: expected a folder that all machines mount, or s3://bucket/prefix")
+    return Remote(given.rstrip("/"))
+
+
+def of(needed_by: str) -> Anywhere:
+    """The storage, without which the caller cannot do."""
+    found = root()
+    if found is None:
+        raise StudyError(
+            f"{VARIABLE}: is not set, but {needed_by} needs it; set it to a folder that this machine and all nodes of "
+            "the cluster mount under the same path, or to s3://bucket/prefix"
+        )
+    return found
+
+
+def names(place: Anywhere) -> list[PurePosixPath]:
+    """All files below a folder, as seen from there."""
+    if isinstance(place, Remote):
+        return place.names()
+    return sorted(PurePosixPath(file.relative_to(place)) for file in place.rglob("*") if file.is_file())
+
+
+def found(place: Anywhere, pattern: str) -> list[Anywhere]:
+    """What matches below a folder, in the order of names."""
+    return sorted(place.glob(pattern), key=str)
+
+
+def fetch(place: Anywhere, target: Path) -> None:
+    """Copies a file from there."""
+    if isinstance(place, Remote):
+        place.copy_to(target)
+    else:
+        shutil.copyfile(place, target)
+
+
+def put(file: Path, place: Anywhere) -> None:
+    """Copies a file there, where it is either whole or not to be seen."""
+    with _replacing(place) as temporary:
+        shutil.copyfile(file, temporary)
+
+
+def remove(place: Anywhere) -> None:
+    """Deletes a file or a folder, if there is one."""
+    if isinstance(place, Remote):
+        place.remove()
+    else:
+        files.remove(place)
+
+
+def write_json(place: Anywhere, value: Any) -> None:
+    with _replacing(place) as temporary:
+        files.write_json(temporary, value)
+
+
+def write_tensors(place: Anywhere, value: Any) -> None:
+    with _replacing(place) as temporary:
+        files.write_tensors(temporary, value)
+
+
+def read_json(place: Anywhere, made_by: str) -> Any:
+    return _read(place, lambda path: files.read_json(path, made_by))
+
+
+def read_tensors(place: Anywhere, made_by: str) -> Any:
+    return _read(place, lambda path: files.read_tensors(path, made_by))
+
+
+def _replacing(place: Anywhere) -> AbstractContextManager[Path]:
+    return place.replacing() if isinstance(place, Remote) else files.replacing(place)
+
+
+def _read(place: Anywhere, read: Callable[[Path], Any]) -> Any:
+    if not isinstance(place, Remote):
+        return read(place)
+    with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
+        copy = Path(folder) / place.name
+        with suppress(FileNotFoundError):  # which the reader has words for
+            place.copy_to(copy)
+        try:
+            return read(copy)
+        except StudyError as error:
+            raise StudyError(str(error).replace(str(copy), str(place))) from error
+
+
+@functools.cache
+def _system(bucket: str) -> Any:
+    from pyarrow.fs import FileSystem
+
+    return FileSystem.from_uri(f"s3://{bucket}")[0]
+
+
+def _filesystem(address: str) -> tuple[FileSystem, str]:
+    path = address.removeprefix("s3://")
+    return _system(path.partition("/")[0]), path
