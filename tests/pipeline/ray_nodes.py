@@ -71,6 +71,7 @@ def cluster(further: int = 1, cpus: int = 1, variables: dict[str, str] | None = 
     token = secrets.token_hex(32)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CALLER)}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment["RAY_raylet_start_wait_time_s"] = str(int(PATIENCE))
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     port, dashboard = free_port(), free_port()
     # In /tmp, since the names of Ray's sockets may not be longer than a hundred characters.
