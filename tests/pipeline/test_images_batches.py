@@ -9,7 +9,7 @@ import torch
 from image_study import write_images
 
 from pipeline.data import ImageSet, load_images
-from pipeline.data.augmentation import Batch
+from pipeline.data.augmentation import AUGMENTATIONS, Batch, transform
 from pipeline.images.batches import Batches
 from pipeline.images.group import Group
 
@@ -21,12 +21,12 @@ def images(tmp_path: Path) -> ImageSet:
 
 
 def batches(images: ImageSet, rank: int = 0, size: int = 1, accumulate: int = 1) -> Batches:
-    def transform(pixels: Batch, generator: torch.Generator) -> torch.Tensor:
+    def noisy(pixels: Batch, generator: torch.Generator) -> torch.Tensor:
         assert isinstance(pixels, torch.Tensor)
         return pixels.float() + torch.rand(1, generator=generator)
 
     return Batches(
-        images, transform, Group(rank, size), size=16, seed=0, examples=len(images), steps=3, accumulate=accumulate
+        images, noisy, Group(rank, size), size=16, seed=0, examples=len(images), steps=3, accumulate=accumulate
     )
 
 
@@ -80,3 +80,19 @@ def test_augmentation_repeats_and_differs_between_steps_and_workers(images: Imag
 
     assert drawn(0, 0) == drawn(0, 0)
     assert len({drawn(0, 0), drawn(0, 1), drawn(1, 0)}) == 3
+
+
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS)
+def test_stored_bytes_are_changed_on_the_device_that_trains(images: ImageSet, augmentation: str) -> None:
+    device = torch.device("meta")  # shapes without numbers, but a device that is not the CPU
+    change = transform(augmentation, "imagenet", training=True)
+    sent: list[tuple[torch.device, torch.dtype]] = []
+
+    def noted(pixels: Batch, generator: torch.Generator) -> torch.Tensor:
+        assert isinstance(pixels, torch.Tensor)
+        sent.append((pixels.device, pixels.dtype))
+        return change(pixels.new_empty(len(pixels), 3, 256, 256), generator)
+
+    (part,) = Batches(images, noted, Group(device=device), size=16, seed=0, examples=16, steps=1).parts(0, 0)
+    assert sent == [(device, torch.uint8)]
+    assert part.images.device == part.labels.device == device and part.images.shape[:2] == (16, 3)
