@@ -49,7 +49,8 @@ uci images paper: setup  ## run a whole table of the paper, or both, into record
 	$(RUN) -m pipeline.params select default
 
 ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
-	MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" $(RUN) -m mlflow ui \
+	MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" \
+		MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(RUN) -m mlflow ui \
 		--host 127.0.0.1 --port 5000 --allowed-hosts 'localhost:5000,127.0.0.1:5000'
 
 bench: setup  ## speed and memory as ratios to the deterministic network

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 # instruction in bfloat16. It reads this when it is first loaded, hence before torch.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# MLflow's server would start eight more processes, for jobs of which the study has none.
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+
 import pytest
 import torch
 
