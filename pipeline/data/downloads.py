@@ -1,4 +1,4 @@
-"""Files from the internet by their address, bounded in size, kept in the cache once whole."""
+"""Files from the internet by their address, over HTTPS, bounded in size, kept in the cache once whole."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import hashlib
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
+from urllib.parse import urlsplit
 
 from pipeline import files
 from pipeline.console import progress
@@ -29,11 +32,40 @@ def fetch(url: str, cache: Path, limit: int) -> Path:
     return kept
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed to where the first address could have led; never from the internet to this machine, or to a file."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        if not (_is_safe(newurl) and _is_here(newurl) <= _is_here(req.full_url)):
+            raise ValueError(f"it redirects to {newurl}, but expected is an https:// address")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_Redirects)
+
+
+def _is_safe(url: str) -> bool:
+    """Whether nobody on the way can read or alter what is fetched."""
+    return urlsplit(url).scheme == "https" or (urlsplit(url).scheme == "http" and _is_here(url))
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _blocks(url: str, limit: int) -> Iterator[bytes]:
     """The content in blocks; every failure of the network is an Unavailable."""
     done = 0
+    if not _is_safe(url):
+        raise Unavailable(f"{url}: expected an https:// address")
     try:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+        with _OPENER.open(url, timeout=SECONDS) as answer:
             expected = _length(answer)
             with progress(url, max(1, (expected or limit) // BLOCK), "MB") as bar:
                 while block := answer.read(BLOCK):

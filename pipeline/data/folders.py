@@ -28,6 +28,8 @@ from pipeline.params import Dataset
 
 WORK = Path("work/prepare")
 ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
+# Whatever a file is called, Pillow looks for nothing else in it; for PostScript it would start another program.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 SHOWN = 50  # unreadable files named in the error
 AHEAD = 64  # images decoded before they are written: bounds memory
 
@@ -238,7 +240,7 @@ def _decoded(paths: list[Path], size: int, pool: ThreadPoolExecutor) -> Iterable
 def _image(path: Path, size: int) -> np.ndarray | str:
     """uint8 [3, height, width], or why it cannot be read."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             rgb = image.convert("RGB")
     # Pillow's decoders raise whatever a broken file leads them into; each of them means that it cannot be read.
     except Exception as error:

@@ -130,7 +130,7 @@ IMAGES = {
         ),
         form="idx",
         mirror="fashion-mnist/FashionMNIST/raw",
-        home="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        home="https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
         classes=(
             *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),

@@ -8,6 +8,7 @@ import zipfile
 from xml.etree import ElementTree
 
 LIMIT = 64 << 20  # bytes of one sheet
+COLUMNS = 16_384  # a workbook has no more
 SPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
@@ -17,7 +18,8 @@ def sheet(workbook: bytes, number: int) -> list[list[str]]:
         text = file.read(LIMIT + 1)
     if len(text) > LIMIT:
         raise ValueError(f"sheet {number} is larger than {LIMIT} bytes")
-    if b"<!DOCTYPE" in text:  # entities could expand without bound; no workbook has any
+    # Entities could expand without bound; no workbook has any. Zeros are of encodings that hide the word.
+    if b"<!DOCTYPE" in text or b"\0" in text:
         raise ValueError(f"sheet {number} declares XML entities")
     rows = [_row(row) for row in ElementTree.fromstring(text).iter(f"{SPACE}row")]
     return rows[1:]
@@ -36,6 +38,8 @@ def _column(reference: str) -> int:
     if letters is None:
         raise ValueError(f"{reference!r} is not the name of a cell")
     number = 0
-    for letter in letters[0]:
+    for letter in letters[0][:4]:
         number = 26 * number + ord(letter) - ord("A") + 1
+    if number > COLUMNS:
+        raise ValueError(f"{reference!r} is beyond column {COLUMNS}")
     return number - 1
