@@ -170,9 +170,11 @@ def _end(it: Run, status: str, wait: float, insist: bool) -> None:
     it.status(status)
     arrived = it.sender.flush(wait, insist)
     it.close()
+    if not insist:
+        return  # more is to come, and to look through all state once for each of a thousand trials takes minutes
     if arrived:
         sender.send(_root(it.state))
-    elif insist:  # the others have been told that it is kept, and more is to come
+    else:
         console.say(
             f"MLflow has not taken everything of {it.state} ({it.sender.trouble or 'it is slow'}); the next stage "
             "sends the rest, or `python -m pipeline.tracking send`"
