@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 FILE = "mlflow-run.json"
+LOCK = "dvc.lock"  # also the tag that holds its digest
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ def read(folder: Path) -> Identity:
 def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Identity:
     """The identity kept in the folder if that run is to go on, else a new one.
 
-    A stage that was stopped or failed goes on in its run. One that had finished and is run again gets a new run, and
-    so do its children.
+    A stage that was stopped or failed goes on in its run, also if it was only DVC that was stopped before it had noted
+    the stage's end. One that had finished and is run again gets a new run, and so do its children.
     """
     started = time.time()
     wanted = Identity(
@@ -70,7 +72,7 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Iden
     )
     if (folder / FILE).exists():
         kept = read(folder)
-        over = _finished(folder) if parent is None else kept.instance != wanted.instance
+        over = _finished(folder) and _noted(folder) if parent is None else kept.instance != wanted.instance
         if over or (kept.experiment, kept.name) != (experiment, name):
             _retire(folder, kept)
         elif kept.store == wanted.store:
@@ -85,6 +87,19 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Iden
 def _finished(folder: Path) -> bool:
     statuses = [entry.record["status"] for entry in Spool(folder).read(0) if entry.record["kind"] == "status"]
     return statuses[-1:] == ["FINISHED"]
+
+
+def _noted(folder: Path) -> bool:
+    """Whether DVC has written its lock since the run began, or is not used."""
+    tags = [entry.record["values"] for entry in Spool(folder).read(0) if entry.record["kind"] == "tags"]
+    begun_with = next((values[LOCK] for values in reversed(tags) if LOCK in values), None)
+    return begun_with is None or begun_with != lock_digest()
+
+
+def lock_digest() -> str | None:
+    """Of DVC's record of what produced what, which it writes anew after each stage."""
+    lock = Path(LOCK)
+    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None
 
 
 def _retire(folder: Path, kept: Identity) -> None:

@@ -126,6 +126,18 @@ def test_a_stage_that_had_finished_gets_a_new_run_and_so_do_its_children() -> No
     assert parents == {parent: None for parent, _ in ids} | {child: parent for parent, child in ids}
 
 
+def test_a_stage_whose_end_dvc_has_not_noted_goes_on_in_its_run() -> None:
+    lock, ids = Path("dvc.lock"), []
+    for content in ("prepare", "prepare", "prepare, evaluate"):
+        lock.write_text(content)
+        with tracking.run(Cell(), "evaluate", state=STATE) as run:
+            run.metrics({"loss": 0.5}, step=0)
+        ids.append(run.id)
+        assert history(run.id, "loss") == [(0, 0.5)]
+    assert ids[0] == ids[1] != ids[2]
+    assert [found.info.status for found in runs()] == ["FINISHED", "FINISHED"]
+
+
 def test_a_childs_folder_cannot_be_its_parents() -> None:
     with (
         pytest.raises(ValueError, match="a folder of its own"),
