@@ -11,7 +11,7 @@ DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast lint format lock bench study uci images paper ui clean
+.PHONY: help setup test fast lint format lock bench faults study uci images paper ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
@@ -55,6 +55,9 @@ ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
 
 bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks
+
+faults: setup  ## disturb a small study fifty times and check that it ends as if nothing had been: docs/faults.md
+	$(RUN) -m tools.faults --faults 50 --seed 0 --minutes 40
 
 clean:  ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

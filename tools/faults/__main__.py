@@ -1,0 +1,101 @@
+"""A fault campaign: a small study is disturbed at random moments until so many faults have hit.
+
+    python -m tools.faults                            # 50 faults, 40 minutes at most; writes docs/faults.md
+    python -m tools.faults --faults 7 --output /tmp/faults
+
+After each study everything is held against the undisturbed one: numbers, weights, runs in MLflow, and what may have
+been left behind. Ends with 1 if a check failed or fewer faults hit than were asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tools.faults import report, room
+from tools.faults.campaign import MODES, Campaign, Disturbed, prepared
+from tools.faults.injections import FAULTS
+from tools.faults.study import CELLS
+
+PER_STUDY = 7  # faults at most
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=50, help="that have to hit (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of kinds and moments (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=40, help="no fault after these (default: %(default)s)")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="of the study (default: all)")
+    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="of the studies, in turn")
+    parser.add_argument("--output", type=Path, help="folder for faults.json and faults.md (default: the project's)")
+    arguments = parser.parse_args()
+    try:
+        room.enter("tools.faults", sys.argv[1:])
+    except room.NoRoom as error:
+        sys.exit(f"error: {error}")
+    folder = Path(tempfile.mkdtemp(prefix="faults-", dir="/tmp"))
+    with prepared(folder, arguments.cells, arguments.seed) as campaign:
+        sound = run(campaign, arguments)
+    if sound:
+        shutil.rmtree(folder)
+    sys.exit(0 if sound else 1)
+
+
+def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
+    """Whether as many faults hit as should, and every study got over them."""
+    began = time.monotonic()
+    until = began + 60 * arguments.minutes
+    campaign.undisturbed()
+    say(f"undisturbed: {campaign.seconds:.0f} s")
+    left = deck(arguments.kinds, arguments.faults, random.Random(arguments.seed))
+    studies: list[Disturbed] = []
+    while left and time.monotonic() < until:
+        hand, left = left[:PER_STUDY], left[PER_STUDY:]
+        it = campaign.disturbed(arguments.modes[len(studies) % len(arguments.modes)], hand, until)
+        left = hand + left  # what is left of the hand
+        studies.append(it)
+        hits = ", ".join(f"{hit.kind} ({hit.stage or 'between stages'})" for hit in it.hits)
+        say(f"study {len(studies)} ({it.mode}), {it.seconds:.0f} s, {it.commands} commands: {hits}")
+        if not it.sound:
+            kept = shutil.copytree(campaign.disk, campaign.folder / f"unsound-{len(studies)}", symlinks=True)
+            say(f"NOT sound, kept in {kept}: {it.problems}")
+        report.write(
+            {
+                "command": command(arguments),
+                "machine": f"{os.cpu_count()} CPUs ({platform.machine()})",
+                "faults": arguments.faults,
+                "minutes": (time.monotonic() - began) / 60,
+                "undisturbed_seconds": campaign.seconds,
+                "studies": [one.document() for one in studies],
+            },
+            arguments.output,
+        )
+    return not left and all(one.sound for one in studies)
+
+
+def command(arguments: argparse.Namespace) -> str:
+    numbers = f"--faults {arguments.faults} --seed {arguments.seed} --minutes {arguments.minutes:g}"
+    return f"python -m tools.faults {numbers}"
+
+
+def deck(kinds: list[str], count: int, rng: random.Random) -> list[str]:
+    """So many faults, of every kind as many, in random order."""
+    dealt = [kinds[index % len(kinds)] for index in range(count)]
+    rng.shuffle(dealt)
+    return dealt
+
+
+def say(text: str) -> None:
+    print(time.strftime("%H:%M:%S"), text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Studies on a cluster of two nodes, one undisturbed and then disturbed ones, each held against the first."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools import ray_nodes
+from tools.faults import outcome, room, study, traces
+from tools.faults.injections import FAULTS, Scene, look_after
+from tools.faults.outcome import Outcome
+from tools.faults.room import Network
+from tools.faults.server import Server
+from tools.ray_nodes import Nodes
+
+MEGABYTES = 256  # of the study's disk
+STUCK = 600.0  # seconds without progress, though all is mended: the study does not end
+GLANCE = 0.3  # seconds between two looks
+NODES = {
+    "GLOO_SOCKET_IFNAME": room.CABLE,
+    "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",  # workers get as much of a loaded machine as the rest of the campaign
+    # The head gives a silent node up after ten seconds or so, not after a minute.
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
+}
+MODES = ("driver", "job")  # the stages connect to the cluster themselves, or are submitted to its job server
+
+
+@dataclass
+class Hit:
+    """A fault that hit something."""
+
+    kind: str
+    stage: str
+    at: float  # seconds since 1970
+    ended_command: bool = False  # or the command got over it
+    recovered: float | None = None  # seconds until the study got on
+
+
+@dataclass
+class Disturbed:
+    """A study and what was done to it."""
+
+    mode: str
+    hits: list[Hit] = field(default_factory=list)
+    misses: int = 0
+    commands: int = 0
+    seconds: float = 0.0
+    problems: dict[str, list[str]] = field(default_factory=dict)  # by check
+
+    @property
+    def sound(self) -> bool:
+        return not any(self.problems.values())
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "sound": self.sound}
+
+
+class Campaign:
+    def __init__(self, folder: Path, nodes: Nodes, network: Network, cells: Sequence[str], seed: int) -> None:
+        self.folder, self.nodes, self.network, self.cells = folder, nodes, network, cells
+        self.disk, self.log = folder / "disk", folder / "commands.log"
+        self.study, self.storage = self.disk / "study", self.disk / "storage"
+        self.rng = random.Random(seed)
+        self.expected: Outcome | None = None
+        self.seconds = 0.0  # of the undisturbed study
+
+    def undisturbed(self) -> None:
+        """Runs the study that the others have to equal."""
+        with self._fresh("driver") as (server, environment):
+            began = time.monotonic()
+            command = study.start(self.study, environment, self.log)
+            if command.wait():
+                raise RuntimeError(f"the undisturbed study failed:\n{self.log.read_text()[-5000:]}")
+            self.seconds = time.monotonic() - began
+            self.expected = outcome.of(self.study, server.address)
+            problems = self._left_behind(environment) | outcome.differences(self.expected, self.expected)
+        if any(problems.values()):
+            raise RuntimeError(f"the undisturbed study is not as it should be: {problems}")
+
+    def disturbed(self, mode: str, kinds: list[str], until: float) -> Disturbed:
+        """Runs a study and strikes with these kinds in turn, which are taken from the list; none after ``until``."""
+        assert self.expected is not None
+        it, began = Disturbed(mode), time.monotonic()
+        with self._fresh(mode) as (server, environment):
+            ended = self._to_the_end(it, kinds, server, environment, until)
+            it.seconds = time.monotonic() - began
+            it.problems["ended"] = [] if ended is None else [ended]
+            if ended is None:
+                it.problems |= outcome.differences(self.expected, outcome.of(self.study, server.address))
+                it.problems |= self._left_behind(environment)
+        return it
+
+    def _to_the_end(
+        self, it: Disturbed, kinds: list[str], server: Server, environment: dict[str, str], until: float
+    ) -> str | None:
+        """Why it did not end, if it did not."""
+        while True:
+            struck = len(it.hits)
+            it.commands += 1
+            command = study.start(self.study, environment, self.log)
+            scene = Scene(self.nodes, self.network, server, self.disk, command)
+            try:
+                while command.poll() is None:
+                    if kinds and time.monotonic() < until:
+                        self._strike(it, kinds, scene)
+                    elif self._is_stuck(it):
+                        return f"no progress for {STUCK:.0f} s\n{self._said()}"
+                    else:
+                        time.sleep(GLANCE)
+                    look_after(self.nodes)
+                    self._note_progress(it)
+            finally:
+                _end(command)
+            if command.returncode == 0:
+                return None
+            if len(it.hits) == struck:
+                return f"failed without a fault\n{self._said()}"
+            it.hits[-1].ended_command = True
+
+    def _strike(self, it: Disturbed, kinds: list[str], scene: Scene) -> None:
+        """The first kind that has a target strikes at a random moment, and is mended."""
+        kind = next((kind for kind in kinds if FAULTS[kind].target(scene)), None)
+        if kind is None:
+            time.sleep(GLANCE)
+            return
+        fault = FAULTS[kind]
+        self._pass(it, scene, self.rng.uniform(0, fault.within * self.seconds))
+        stage, now = scene.stage(), time.time()
+        if scene.command.poll() is not None or not fault.strike(scene, self.rng):
+            it.misses += 1
+            return
+        kinds.remove(kind)
+        it.hits.append(Hit(kind, stage, now))
+        self._pass(it, scene, self.rng.uniform(*fault.lasts))
+        fault.mend(scene)
+
+    def _pass(self, it: Disturbed, scene: Scene, seconds: float) -> None:
+        """Waits, but not for a command that has ended."""
+        until = time.monotonic() + seconds
+        while scene.command.poll() is None and time.monotonic() < until:
+            self._note_progress(it)
+            time.sleep(GLANCE)
+
+    def _note_progress(self, it: Disturbed) -> None:
+        last = study.progress(self.study, self.storage)
+        for hit in it.hits:
+            if hit.recovered is None and last > hit.at:
+                hit.recovered = last - hit.at
+
+    def _is_stuck(self, it: Disturbed) -> bool:
+        return time.time() - max([study.progress(self.study, self.storage), *(hit.at for hit in it.hits)]) > STUCK
+
+    def _said(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
+
+    def _left_behind(self, environment: dict[str, str]) -> dict[str, list[str]]:
+        folders = [self.study / name for name in ("data", "results", "work")] + [self.storage]
+        return {
+            "files": traces.half_written(folders),
+            "cache": traces.damaged_cache(self.study),
+            "status": traces.out_of_date(self.study, environment),
+            "processes": traces.orphans(),
+            "cluster": traces.left_on_cluster(self.nodes),
+        }
+
+    @contextmanager
+    def _fresh(self, mode: str) -> Iterator[tuple[Server, dict[str, str]]]:
+        """An empty disk with the study on it, and a server of its own."""
+        for path in self.disk.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(self.folder / "mlflow", ignore_errors=True)
+        self.log.unlink(missing_ok=True)
+        environment = self.nodes.environment | {
+            "RAY_ADDRESS": self.nodes.address if mode == "driver" else self.nodes.http,
+            "MNVI_STORAGE": str(self.storage),
+            "DVC_NO_ANALYTICS": "1",
+        }
+        server = Server(self.folder / "mlflow", room.HEAD, environment)
+        environment["MLFLOW_TRACKING_URI"] = server.address
+        study.make(self.study, self.cells, environment)
+        try:
+            server.start()
+            yield server, environment
+        finally:
+            server.kill()
+
+
+@contextmanager
+def prepared(folder: Path, cells: Sequence[str], seed: int) -> Iterator[Campaign]:
+    """A campaign with its disk, its network and its cluster."""
+    with (
+        room.disk(folder / "disk", MEGABYTES),
+        room.network() as network,
+        ray_nodes.cluster(places=network.places, variables=NODES) as nodes,
+    ):
+        yield Campaign(folder, nodes, network, cells, seed)
+
+
+def _end(command: subprocess.Popen[bytes]) -> None:
+    """It has ended, or is made to."""
+    if command.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    command.wait()

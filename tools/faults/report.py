@@ -1,0 +1,99 @@
+"""The report of a campaign: what was struck, how long it took to get over it, and what the checks found."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pipeline import files
+from tools.faults.injections import FAULTS
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "benchmarks/results/faults.json", ROOT / "docs/faults.md"
+CHECKS = {
+    "ended": "The study ended; no command failed without a fault.",
+    "numbers": "Chosen hyperparameters, trials, histories, metrics and scores equal the undisturbed ones.",
+    "weights": "All weights equal the undisturbed ones, to the last bit.",
+    "runs": "MLflow has the same runs, each once.",
+    "metrics": "Every metric of every run has the same steps and values, each once.",
+    "states": "Every run is FINISHED.",
+    "models": "MLflow has the same models, logged and registered once.",
+    "files": "No temporary file is left; every .json, .yaml and .pt can be read.",
+    "cache": "Every object of DVC's cache has the checksum it is named by.",
+    "status": "`dvc status` has nothing to say.",
+    "processes": "No process is left.",
+    "cluster": "No actor and no placement group is left on the cluster.",
+}
+
+
+def write(document: dict[str, Any], folder: Path | None) -> None:
+    """To a folder, or else to where the recorded one is."""
+    results, page = (RESULTS, PAGE) if folder is None else (folder / RESULTS.name, folder / PAGE.name)
+    files.write_json(results, document)
+    files.write_text(page, markdown(document))
+
+
+def markdown(document: dict[str, Any]) -> str:
+    studies = document["studies"]
+    hits = [hit for study in studies for hit in study["hits"]]
+    unsound = sum(not study["sound"] for study in studies)
+    lines = [
+        "# Faults",
+        "",
+        f"Made by `{document['command']}`. It runs the same small study again and again on a Ray cluster of two nodes,",
+        "strikes at random moments, and gives the same command, `dvc repro`, again whenever it has failed. The study",
+        "and the faults are in `tools/faults`.",
+        "",
+        f"{len(hits)} of {document['faults']} faults hit, in {len(studies)} studies, within {document['minutes']:.0f} "
+        f"minutes on {document['machine']}; {sum(study['misses'] for study in studies)} came too late to hit anything "
+        f"and do not count. The undisturbed study took {document['undisturbed_seconds']:.0f} s. "
+        + (f"**{unsound} studies failed a check.**" if unsound else "Every study passed every check."),
+        "",
+        "The second node is a network namespace at the end of a virtual cable; it is cut off by pulling that.",
+        "The study is on a small disk in memory, which is filled. Studies take turns: in one the stages connect to the",
+        "cluster (`RAY_ADDRESS=host:port`), in the next they are submitted as jobs (`RAY_ADDRESS=http://host:port`).",
+        "",
+        "| fault | hits | command went on | command repeated | got on after (median, longest) | in stages |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *(_row(kind, [hit for hit in hits if hit["kind"] == kind]) for kind in FAULTS),
+        "",
+        "A study has got on when an epoch, a trial, a chunk of networks or a stage was finished after the fault; until",
+        "then there may have been further faults.",
+        "",
+        "| check, after every study | studies that passed |",
+        "| --- | --- |",
+        *(f"| {text} | {_passed(studies, check)} of {len(studies)} |" for check, text in CHECKS.items()),
+    ]
+    for number, study in enumerate(studies, 1):
+        for check, problems in study["problems"].items():
+            lines += [f"\nStudy {number} ({study['mode']}), {check}:\n", *(f"    {line}" for line in _lines(problems))]
+    return "\n".join(lines) + "\n"
+
+
+def _row(kind: str, hits: list[dict[str, Any]]) -> str:
+    times = [hit["recovered"] for hit in hits if hit["recovered"] is not None]
+    spans = f"{statistics.median(times):.0f} s, {max(times):.0f} s" if times else "–"
+    stages = Counter(hit["stage"].split(" ")[0] or "between" for hit in hits)
+    ended = sum(hit["ended_command"] for hit in hits)
+    where = ", ".join(f"{stage} {count}" for stage, count in stages.most_common())
+    return f"| {kind} | {len(hits)} | {len(hits) - ended} | {ended} | {spans} | {where or '–'} |"
+
+
+def _passed(studies: list[dict[str, Any]], check: str) -> int:
+    return sum(study["problems"].get(check) == [] for study in studies)
+
+
+def _lines(problems: list[str]) -> list[str]:
+    return [line for problem in problems for line in problem.splitlines()]
+
+
+def main() -> None:
+    """Writes the page anew from the recorded figures."""
+    files.write_text(PAGE, markdown(json.loads(RESULTS.read_text())))
+
+
+if __name__ == "__main__":
+    main()
