@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.summaries import read_summary
+from pipeline.data.summaries import read_array, read_summary
 from pipeline.errors import StudyError
 
 PARTS = ("train", "validation", "test")
@@ -26,15 +26,15 @@ class ImageSet:
         stored = "test" if part == "test" else "train"
         if stored not in self.summary["rows"]:
             raise StudyError(f"{folder}: has no {part} part; it is for testing only")
-        labels = np.load(folder / f"{stored}_labels.npy")
-        rows = np.arange(len(labels)) if part == "test" else np.load(folder / f"{part}_index.npy")
+        labels = read_array(folder / f"{stored}_labels.npy")
+        rows = np.arange(len(labels)) if part == "test" else read_array(folder / f"{part}_index.npy")
         self._rows = torch.from_numpy(rows)  # of the stored arrays
         self.labels: Tensor = torch.from_numpy(labels[rows])
         if self.ragged:
-            self._layout = np.load(folder / f"{stored}_layout.npy")
+            self._layout = read_array(folder / f"{stored}_layout.npy")
             self._pixels = np.memmap(folder / f"{stored}_pixels.bin", np.uint8, mode="r")
         else:
-            self._images = np.load(folder / f"{stored}_images.npy", mmap_mode="r")
+            self._images = read_array(folder / f"{stored}_images.npy", mmap_mode="r")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,9 +1,11 @@
-"""summary.json of a prepared data set: what it is, where it came from, or why it is missing."""
+"""What `prepare` wrote of a data set: its arrays, and summary.json, which says what it is, or why it is missing."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from pipeline import files
 from pipeline.errors import StudyError
@@ -23,6 +25,17 @@ def read_summary(folder: Path, *kinds: str) -> dict[str, Any]:
     if summary["kind"] not in kinds:
         raise StudyError(f"{folder}: is of the kind {summary['kind']}, expected {' or '.join(kinds)}")
     return summary
+
+
+def read_array(path: Path, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
+    """An array of numbers; one of objects is refused, as reading it would run what it says."""
+    try:
+        array: np.ndarray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise StudyError(
+            f"{path}: cannot be read ({error}); make it anew with `python -m pipeline.prepare {path.parent.name}`"
+        ) from error
+    return array
 
 
 def _summary(folder: Path) -> dict[str, Any]:

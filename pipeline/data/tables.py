@@ -15,7 +15,7 @@ from pipeline.console import say
 from pipeline.data import splits, table_sources
 from pipeline.data.known_tables import digest
 from pipeline.data.sources import CACHE
-from pipeline.data.summaries import read_summary
+from pipeline.data.summaries import read_array, read_summary
 from pipeline.data.table_sources import RawTable
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
@@ -50,7 +50,7 @@ def load_table(folder: str | Path) -> Table:
     summary = read_summary(folder, "table")
     made_by = f"python -m pipeline.prepare {folder.name}"
     tests = files.read_json(folder / "splits.json", made_by)["test"]
-    x, y = (torch.from_numpy(np.load(folder / name)) for name in ("x.npy", "y.npy"))
+    x, y = (torch.from_numpy(read_array(folder / name)) for name in ("x.npy", "y.npy"))
     return Table(x, y, [torch.tensor(rows) for rows in tests], summary)
 
 
