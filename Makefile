@@ -8,10 +8,11 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 # The stages that DVC starts say `python`.
 DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
+BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi pipeline tools benchmarks
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast lint format lock bench faults study uci images paper ui clean
+.PHONY: help setup test fast lint audit format lock bench faults study uci images paper ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
@@ -24,10 +25,15 @@ test: lint  ## lint, type check and run every test
 fast: setup  ## run the tests that are not marked slow
 	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) -m "not slow"
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff, mypy and bandit
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+	$(BANDIT)
+
+audit: setup  ## look for unsafe code, and ask the internet for known holes in the locked packages
+	$(BANDIT)
+	$(RUN) -m pip_audit --requirement requirements.lock --no-deps --disable-pip --strict
 
 format: setup  ## let ruff rewrite the source
 	$(RUN) -m ruff check --fix

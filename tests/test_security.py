@@ -90,6 +90,19 @@ def test_the_source_runs_no_data() -> None:
     assert not {name: said for name, said in found.items() if said}
 
 
+def test_one_module_of_the_study_asks_the_internet() -> None:
+    """The others talk to Ray and MLflow by their own clients."""
+    asks = re.compile(
+        r"^\s*(?:import|from) (?:urllib\.request|http\.client|requests|urllib3|httpx|aiohttp)\b", re.MULTILINE
+    )
+    found = [
+        path.name
+        for path in SOURCE
+        if path.parts[len(ROOT.parts)] in ("mnvi", "pipeline") and asks.search(path.read_text())
+    ]
+    assert found == ["downloads.py"]
+
+
 SECRETS = {
     "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
     "a key of AWS": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
