@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 RESULTS = setting.RESULTS / "scaling_steps.json"
 METHODS = ("deterministic", "mnvi", "mfvi")
-PARTS = ("forward", "backward", "all_reduce", "update")
+PARTS = ("forward", "backward", "kl", "all_reduce", "update")
 CLASSES, IMAGES, SHAPE = 1000, 1_281_167, (3, 224, 224)  # of ImageNet
 
 
@@ -70,7 +70,7 @@ def all_reduced(model: DistributedDataParallel, x: Tensor, y: Tensor) -> int:
 
 
 class Worker:
-    """Times the parts of a method's step."""
+    """Times the parts of a method's step, one after the other."""
 
     def __init__(self, method: str, batch: int, group: Group) -> None:
         self.objective, self.group = objective(method), group
@@ -151,15 +151,14 @@ def markdown(document: dict) -> str:
     for method, record in records.items():
         more = record["bytes"] / plain["bytes"] - 1
         size = f"{record['bytes']:,} bytes" + ("" if method == "deterministic" else f" (+{more:.2%})")
-        parts = ("forward", "backward", "kl", "all_reduce", "update")
-        times = " | ".join(f"{record['milliseconds'][part]:.0f} ms" for part in parts)
+        times = " | ".join(f"{record['milliseconds'][part]:.0f} ms" for part in PARTS)
         lines.append(f"| {method} | {record['parameters']:,} | {size} | {times} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=16, help="images of a worker's step (default: 16)")
+    parser.add_argument("--batch", type=int, default=8, help="images of a worker's step (default: 8)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over the methods (default: 3)")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
     arguments = parser.parse_args()
