@@ -69,6 +69,14 @@ def cpus() -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
+def this_node() -> Any:
+    """A place for what only waits: on the driver's own node, since the stage ends with that one anyway."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
 def _own_cpus() -> int:
     """Those that this process may use: `taskset` and containers give fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

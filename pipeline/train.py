@@ -5,16 +5,17 @@ python -m pipeline.train boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, missing
-from pipeline.stages import chosen_cell, package
+from pipeline import console, missing, submission
+from pipeline.stages import chosen_cell, work
 
 
 def main() -> None:
-    cell, why = chosen_cell("train")
-    if why:
-        missing.train(cell, why)
-    else:
-        package(cell, "training").run(cell)
+    with submission.entered():
+        cell, why = chosen_cell("train")
+        if why:
+            missing.train(cell, why)
+        else:
+            work(cell, "train", "training")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,17 @@ python -m pipeline.tune boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, missing
-from pipeline.stages import chosen_cell, package
+from pipeline import console, missing, submission
+from pipeline.stages import chosen_cell, work
 
 
 def main() -> None:
-    cell, why = chosen_cell("tune")
-    if why:
-        missing.tune(cell, why)
-    else:
-        package(cell, "search").run(cell)
+    with submission.entered():
+        cell, why = chosen_cell("tune")
+        if why:
+            missing.tune(cell, why)
+        else:
+            work(cell, "tune", "search")
 
 
 if __name__ == "__main__":

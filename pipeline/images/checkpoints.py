@@ -6,32 +6,32 @@ fingerprint) is not gone on from; one that cannot be read makes way for the one 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import storage
 from pipeline.console import say
 from pipeline.errors import StudyError
+from pipeline.storage import Anywhere
 
 KEPT = 2
 
 
 class Checkpoints:
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Anywhere, fingerprint: str) -> None:
         self.folder, self.fingerprint = folder, fingerprint
 
-    def save(self, state: dict[str, Any], epoch: int, step: int) -> Path:
+    def save(self, state: dict[str, Any], epoch: int, step: int) -> Anywhere:
         path = self.folder / f"checkpoint-{epoch:05d}-{step:07d}.pt"
-        files.write_tensors(path, {"fingerprint": self.fingerprint, **state})
+        storage.write_tensors(path, {"fingerprint": self.fingerprint, **state})
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         return path
 
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[Anywhere]:
         """The newest first."""
-        return sorted(self.folder.glob("checkpoint-*.pt"), reverse=True)
+        return storage.found(self.folder, "checkpoint-*.pt")[::-1]
 
-    def newest(self) -> Path | None:
+    def newest(self) -> Anywhere | None:
         """The last checkpoint that can be gone on from; what cannot be is deleted."""
         for path in self.paths():
             try:
@@ -44,13 +44,13 @@ class Checkpoints:
                 continue
             if state["fingerprint"] != self.fingerprint:
                 say(f"{self.folder}: made with other settings or data, so training starts anew")
-                files.remove(self.folder)
+                storage.remove(self.folder)
                 return None
             return path
         return None
 
-    def read(self, path: Path) -> dict[str, Any]:
-        state = files.read_tensors(path, "python -m pipeline.train")
+    def read(self, path: Anywhere) -> dict[str, Any]:
+        state = storage.read_tensors(path, "python -m pipeline.train")
         if not isinstance(state, dict) or "fingerprint" not in state:
             raise StudyError(f"{path}: not a checkpoint")
         return state

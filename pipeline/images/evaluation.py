@@ -30,7 +30,7 @@ REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
 def run(cell: Cell) -> None:
     made_by = f"python -m pipeline.train {cell.name}"
     training = files.read_json(cell.model / "training.json", made_by)
-    cell, state = chosen(cell), jobs.state_folder(cell, "evaluate")
+    cell, state = chosen(cell), cell.state("evaluate")
     others = _others(cell)
     with tracking.run(cell, "evaluate", state=state) as tracked:
         tracked.dataset(jobs.summary(cell), context="test")
@@ -88,7 +88,7 @@ class Seed:
 
     def _evaluate(self, others: dict[str, ImageSet]) -> dict[str, Any]:
         began = time.monotonic()
-        job = Job(self.cell, self.seed, self.cell.data, self.path.parent, "")
+        job = Job(self.cell, self.seed, jobs.Data(self.cell.data, ""), self.path.parent, "")
         net = jobs.objective(job).net
         assert isinstance(net, torch.nn.Module)
         net.load_state_dict(files.read_tensors(self.weights, self.made_by))

@@ -1,9 +1,13 @@
-"""One training: a cell with the hyperparameters it has now, a seed, and where its data and its state are."""
+"""One training: a cell with the hyperparameters it has now, a seed, and where its data and its state are.
+
+Workers run in folders of their own, and on other machines: nothing here is seen from the folder of the stage.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,23 +16,37 @@ import torch
 from torch import Tensor
 
 import mnvi
-from pipeline import files
+from pipeline import blobs, files, storage
+from pipeline.blobs import Contents
 from pipeline.data import augmentation, load_images
 from pipeline.errors import StudyError
 from pipeline.images import networks
 from pipeline.images.batches import Transform
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
+from pipeline.storage import Anywhere
+
+
+@dataclass(frozen=True)
+class Data:
+    """A prepared data set. Through storage, each node fetches it once; else all machines see it under this path."""
+
+    path: Path
+    digest: str
+    contents: Contents | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where it is on this machine."""
+        return self.path if self.contents is None else self.contents.here()
 
 
 @dataclass(frozen=True)
 class Job:
-    """Paths are absolute: workers run in folders of their own, and on other machines."""
-
     cell: Cell
     seed: int
-    data: Path
-    state: Path
+    data: Data
+    state: Anywhere
     fingerprint: str
     checkpoint_steps: int = 1000  # an epoch may take hours; the loss of one is bounded by these two
     checkpoint_seconds: float = 300.0
@@ -38,9 +56,16 @@ class Job:
         return self.cell.study.classification
 
 
-def make(cell: Cell, stage: str, seed: int, state: Path) -> Job:
-    text = f"{cell.fingerprint(stage)} {digest(cell.data)} {seed}"
-    return Job(cell, seed, cell.data.absolute(), state, hashlib.sha256(text.encode()).hexdigest()[:16])
+def make(cell: Cell, stage: str, seed: int, state: Anywhere, data: Data) -> Job:
+    text = f"{cell.fingerprint(stage)} {data.digest} {seed}"
+    return Job(cell, seed, data, state, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def data_of(cell: Cell) -> Data:
+    """The cell's data, put into storage if there is one and a cluster to fetch them from it."""
+    root = storage.root() if os.environ.get("RAY_ADDRESS") else None
+    contents = None if root is None else blobs.publish({".": cell.data}, root)
+    return Data(cell.data.absolute(), digest(cell.data), contents)
 
 
 def summary(cell: Cell) -> dict[str, Any]:
@@ -55,22 +80,15 @@ def digest(folder: Path) -> str:
     return str(files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")["digest"])
 
 
-def state_folder(cell: Cell, stage: str) -> Path:
-    """Where a stage keeps its state: on `resources.storage` if given, which all machines see under this path."""
-    storage = cell.resources.storage
-    if storage is None:
-        return cell.state(stage).absolute()
-    if "://" in storage:
-        raise StudyError(
-            f"resources.storage: {storage!r} is an address; expected a folder that all machines mount, such as an NFS "
-            "share, because checkpoints are written as files"
-        )
-    return Path(storage).absolute() / cell.state(stage)
+def state_folder(cell: Cell, stage: str) -> Anywhere:
+    """Where workers keep what they go on from: in storage if there is one, so that any node can."""
+    root = storage.root()
+    return cell.state(stage).absolute() if root is None else root / str(cell.state(stage))
 
 
 def objective(job: Job) -> mnvi.Objective:
     """The job's network with the weights that training starts from, and its loss."""
-    images = load_images(job.data, "train")
+    images = load_images(job.data.folder, "train")
     channels = images.take(torch.tensor([0]))[0].shape[0]
     return networks.build(
         job.cell, job.seed, classes=len(images.classes), channels=channels, examples=num_examples(job, len(images))
@@ -83,7 +101,7 @@ def num_examples(job: Job, available: int) -> int:
 
 def steps(job: Job) -> int:
     """Steps of an epoch."""
-    images = load_images(job.data, "train")
+    images = load_images(job.data.folder, "train")
     whole = math.ceil(num_examples(job, len(images)) / job.cell.experiment.batch_size)
     return min(job.limits.steps_per_epoch or whole, whole)
 
@@ -98,5 +116,5 @@ def transform(cell: Cell, *, training: bool) -> Transform:
 
 def example(job: Job) -> Tensor:
     """Two images as the network takes them."""
-    images = load_images(job.data, "test")
+    images = load_images(job.data.folder, "test")
     return transform(job.cell, training=False)(images.take(torch.arange(2)), torch.Generator())

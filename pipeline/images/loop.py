@@ -66,7 +66,7 @@ def run(
         on_epoch: is given every epoch's figures on every worker; after a restart all those so far come once more.
         should_stop: asked on rank 0 before each step; training then ends without being finished.
     """
-    training, validation = load_images(job.data, "train"), load_images(job.data, "validation")
+    training, validation = (load_images(job.data.folder, part) for part in ("train", "validation"))
     return Loop(job, group, jobs.objective(job), training, validation).run(on_epoch, should_stop)
 
 

@@ -13,21 +13,21 @@ import json
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from pipeline import cluster, files, tracking
+from pipeline import cluster, files, storage, tracking
 from pipeline.console import Progress, progress
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import workers
 from pipeline.images.checkpoints import Checkpoints
-from pipeline.images.job import Job
+from pipeline.images.job import Data, Job
 from pipeline.images.loop import Epoch
 from pipeline.params import Cell
+from pipeline.storage import Anywhere
 
 MADE_BY = "python -m pipeline.tune"
 RECORD = "trial.json"
@@ -44,7 +44,7 @@ def run(cell: Cell) -> None:
         _write(cell, {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}, [])
         return
     state = _state(cell)
-    with tracking.run(cell, "tune", state=state) as tracked:
+    with tracking.run(cell, "tune", state=cell.state("tune").absolute()) as tracked:
         tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs})
         tracked.dataset(jobs.summary(cell))
         _search(cell, state, tracked)
@@ -67,9 +67,12 @@ def short(cell: Cell) -> Cell:
     return replace(cell, experiment=cell.experiment.shortened(cell.study.classification.search_epochs))
 
 
-def trial_job(cell: Cell, point: Point, state: Path) -> Job:
-    name = hashlib.sha256(json.dumps(point, sort_keys=True).encode()).hexdigest()[:10]
-    return jobs.make(short(cell.with_hyperparameters(point)), "tune", SEED, state / f"trial-{name}")
+def trial_folder(point: Point) -> str:
+    return f"trial-{hashlib.sha256(json.dumps(point, sort_keys=True).encode()).hexdigest()[:10]}"
+
+
+def trial_job(cell: Cell, point: Point, state: Anywhere, data: Data) -> Job:
+    return jobs.make(short(cell.with_hyperparameters(point)), "tune", SEED, state / trial_folder(point), data)
 
 
 def point_of(config: dict[str, Any]) -> Point:
@@ -77,9 +80,9 @@ def point_of(config: dict[str, Any]) -> Point:
     return dict(config.get("point", config))
 
 
-def ended(state: Path) -> list[Trial]:
+def ended(state: Anywhere) -> list[Trial]:
     """In an order that does not depend on which trial ended first."""
-    return [files.read_json(path, MADE_BY) for path in sorted(state.glob(f"trial-*/{RECORD}"))]
+    return [storage.read_json(path, MADE_BY) for path in storage.found(state, f"trial-*/{RECORD}")]
 
 
 def choose(trials: list[Trial]) -> Trial:
@@ -92,13 +95,13 @@ def choose(trials: list[Trial]) -> Trial:
     return min(sound, key=lambda trial: float(trial["objective"]))
 
 
-def train_trial(config: dict[str, Any], cell: Cell, state: Path, num_workers: int) -> None:
+def train_trial(config: dict[str, Any], cell: Cell, state: Anywhere, data: Data, num_workers: int) -> None:
     """A trial, in a process that Tune started."""
     point = point_of(config)
-    job = trial_job(cell, point, state)
+    job = trial_job(cell, point, state, data)
     record = job.state / RECORD
     if record.exists():
-        for epoch in files.read_json(record, MADE_BY)["history"]:
+        for epoch in storage.read_json(record, MADE_BY)["history"]:
             _report(job, epoch)
         return
     status = "finished"
@@ -117,7 +120,7 @@ def train_trial(config: dict[str, Any], cell: Cell, state: Path, num_workers: in
 def _train_together(job: Job, num_workers: int) -> None:
     from ray.tune.integration.ray_train import TuneReportCallback
 
-    workers.fit(job, num_workers, tracked=False, callbacks=lambda: [TuneReportCallback()])
+    workers.fit(job, num_workers, callbacks=lambda: [TuneReportCallback()])
     why = workers.why_stopped(job.state)
     if why is not None:
         raise StudyError(why)
@@ -125,7 +128,9 @@ def _train_together(job: Job, num_workers: int) -> None:
 
 def _report(job: Job, epoch: Epoch) -> None:
     if epoch["validation_nll"] is None:
-        raise StudyError(f"{job.data}: no validation images to search by; set datasets.*.validation and prepare again")
+        raise StudyError(
+            f"{job.data.path}: no validation images to search by; set datasets.*.validation and prepare again"
+        )
     tune.report(epoch)
 
 
@@ -135,7 +140,7 @@ def _end(job: Job, point: Point, status: str) -> None:
     history: list[Epoch] = found["position"]["history"] if found else []
     scores = [epoch["validation_nll"] for epoch in history if epoch["validation_nll"] is not None]
     usable = scores and not status.startswith("failed") and math.isfinite(min(scores))
-    files.write_json(
+    storage.write_json(
         job.state / RECORD,
         {
             "hyperparameters": point,
@@ -157,28 +162,28 @@ class OrderlyASHA(ASHAScheduler):
     it their CPUs; so it is sent word instead, and ends after the step it is at.
     """
 
-    def __init__(self, cell: Cell, state: Path) -> None:
+    def __init__(self, cell: Cell, state: Anywhere) -> None:
         epochs = short(cell).experiment.epochs
         first = max(1, epochs // RUNGS_FROM)
         super().__init__(
             "epoch", max_t=epochs, grace_period=first, reduction_factor=KEEPS_ONE_IN, stop_last_trials=False
         )
-        self.cell, self.state = cell, state
+        self.state = state
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         action: str = super().on_trial_result(tune_controller, trial, result)
         if action != TrialScheduler.STOP:
             return action
-        folder = trial_job(self.cell, point_of(trial.config), self.state).state
+        folder = self.state / trial_folder(point_of(trial.config))
         if not (folder / RECORD).exists():
-            files.write_text(folder / workers.STOP, "ASHA\n")
+            storage.write_json(folder / workers.STOP, "ASHA")
         return TrialScheduler.CONTINUE
 
 
 class _Recorder(tune.Callback):
     """Tracks trials that have ended."""
 
-    def __init__(self, cell: Cell, state: Path, tracked: tracking.Run, bar: Progress) -> None:
+    def __init__(self, cell: Cell, state: Anywhere, tracked: tracking.Run, bar: Progress) -> None:
         self.cell, self.state, self.tracked, self.bar = cell, state, tracked, bar
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,10 +191,11 @@ class _Recorder(tune.Callback):
         return {}
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        folder = trial_job(self.cell, point_of(trial.config), self.state).state
-        record: Trial = files.read_json(folder / RECORD, MADE_BY)
+        folder = trial_folder(point_of(trial.config))
+        record: Trial = storage.read_json(self.state / folder / RECORD, MADE_BY)
+        kept_here = self.cell.state("tune").absolute() / folder
         name = " ".join(f"{key}={value:g}" for key, value in record["hyperparameters"].items())
-        with tracking.run(self.cell, "tune", child=name, parent=self.tracked, state=folder) as child:
+        with tracking.run(self.cell, "tune", child=name, parent=self.tracked, state=kept_here) as child:
             child.params(record["hyperparameters"])
             child.tag({"trial": record["status"]})
             for epoch in record["history"]:
@@ -197,7 +203,7 @@ class _Recorder(tune.Callback):
         self.bar.advance(objective=record["objective"])
 
 
-def _search(cell: Cell, state: Path, tracked: tracking.Run) -> None:
+def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
     known = ended(state)
     space, algorithm, count = _searcher(cell, known)
     done = len(known) if algorithm else 0
@@ -205,8 +211,10 @@ def _search(cell: Cell, state: Path, tracked: tracking.Run) -> None:
         num_workers, at_a_time = workers.affordable(cell)
         # Workers of a trial take what they need themselves; the trial only waits, but has to ask for something.
         needs = {"memory": 1.0} if num_workers > 1 else workers.per_worker(cell)
-        trial = tune.with_parameters(train_trial, cell=cell, state=state, num_workers=num_workers)
-        files.remove(state / "ray")
+        trial = tune.with_parameters(
+            train_trial, cell=cell, state=state, data=jobs.data_of(cell), num_workers=num_workers
+        )
+        storage.remove(state / "ray")
         tuner = tune.Tuner(
             tune.with_resources(trial, needs),
             param_space=space,
@@ -223,6 +231,7 @@ def _search(cell: Cell, state: Path, tracked: tracking.Run) -> None:
                 name=cell.name,
                 storage_path=str(state / "ray"),
                 verbose=0,
+                failure_config=tune.FailureConfig(max_failures=workers.RESTARTS),
                 callbacks=[_Recorder(cell, state, tracked, bar)],
             ),
         )
@@ -255,13 +264,13 @@ def _optuna(known: list[Trial]) -> Any:
     )
 
 
-def _state(cell: Cell) -> Path:
+def _state(cell: Cell) -> Anywhere:
     """The folder of the search, empty if it was of another one."""
     state = jobs.state_folder(cell, "tune")
     mark, depends_on = state / "made-for.json", [cell.fingerprint("tune"), jobs.digest(cell.data)]
-    if mark.exists() and files.read_json(mark, MADE_BY) != depends_on:
-        files.remove(state)
-    files.write_json(mark, depends_on)
+    if mark.exists() and storage.read_json(mark, MADE_BY) != depends_on:
+        storage.remove(state)
+    storage.write_json(mark, depends_on)
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from pipeline import cluster, files, tracking
@@ -12,16 +13,18 @@ from pipeline.images import job as jobs
 from pipeline.images import networks, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
+from pipeline.images.loop import Epoch
 from pipeline.params import Cell
 
-POLL = 1.0  # seconds between two looks at the seeds
+POLL = 1.0  # seconds between two looks at the seeds, at least
 
 
 def run(cell: Cell) -> None:
     cell = chosen(cell)
     state = jobs.state_folder(cell, "train")
-    seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}") for seed in range(number_of_seeds(cell))]
-    with tracking.run(cell, "train", state=state) as parent:
+    data = jobs.data_of(cell)
+    seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
+    with tracking.run(cell, "train", state=cell.state("train").absolute()) as parent:
         parent.params({**cell.hyperparameters, "epochs": cell.experiment.epochs, "seeds": len(seeds)})
         parent.dataset(jobs.summary(cell))
         unfinished = [job for job in seeds if _finished(job) is None]
@@ -44,24 +47,29 @@ def number_of_seeds(cell: Cell) -> int:
 
 
 def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
-    """As many seeds at a time as the cluster has room for, each driven by a task of its own on the cluster."""
+    """As many seeds at a time as the cluster has room for, each driven by a task of its own on this node."""
     import ray
 
-    fit = ray.remote(num_cpus=0, max_retries=0)(workers.fit)
+    fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=cluster.this_node())(workers.fit)
     per_seed, at_a_time = workers.affordable(cell)
-    waiting, running = list(unfinished), dict[Any, tuple[Job, ExitStack]]()
+    waiting, running = list(unfinished), dict[Any, tuple[Job, ExitStack, tracking.Run]]()
+    told, pause = {job.seed: 0 for job in unfinished}, max(POLL, workers.pause(unfinished[0].state))
     total = len(unfinished) * cell.experiment.epochs
     with ExitStack() as runs, progress(f"train {cell.name}", total, "epochs", _epochs(unfinished)) as bar:
         while waiting or running:
             while waiting and len(running) < at_a_time:
-                job, run = waiting.pop(0), runs.enter_context(ExitStack())
-                run.enter_context(_tracked(job, parent))
-                running[fit.remote(job, per_seed)] = job, run
-            ended, _ = ray.wait(list(running), timeout=POLL)
+                job, end = waiting.pop(0), runs.enter_context(ExitStack())
+                run = end.enter_context(_tracked(job, parent))
+                running[fit.remote(job, per_seed)] = job, end, run
+            ended, _ = ray.wait(list(running), timeout=pause)
+            for job, _, run in running.values():
+                history = workers.history(job)
+                _track(history[told[job.seed] :], run)
+                told[job.seed] = max(told[job.seed], len(history))
             _show(bar, unfinished)
             for task in ended:
-                job, run = running.pop(task)
-                with run:
+                job, end, _ = running.pop(task)
+                with end:
                     _check(job, task)
 
 
@@ -83,7 +91,18 @@ def _check(job: Job, task: Any) -> None:
 
 
 def _tracked(job: Job, parent: tracking.Run) -> Any:
-    return tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=job.state)
+    return tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=_kept_here(job))
+
+
+def _track(history: list[Epoch], run: tracking.Run) -> None:
+    """Tells the run its epochs; those that it knows already stay as they are."""
+    for epoch in history:
+        run.metrics(workers.figures(epoch), step=epoch["epoch"])
+
+
+def _kept_here(job: Job) -> Path:
+    """What only the stage itself goes on from."""
+    return job.cell.state("train").absolute() / f"seed-{job.seed}"
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
@@ -93,8 +112,7 @@ def _finished(job: Job) -> dict[str, Any] | None:
 
 
 def _epochs(seeds: list[Job]) -> int:
-    paths = [job.state / workers.HISTORY for job in seeds]
-    return sum(len(files.read_json(path, "python -m pipeline.train")) for path in paths if path.exists())
+    return sum(len(workers.history(job)) for job in seeds)
 
 
 def _show(bar: Progress, seeds: list[Job]) -> None:
@@ -133,12 +151,13 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
 
 
 def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
-    done = job.state / "model-logged.json"
+    done = _kept_here(job) / "model-logged.json"
     if done.exists():
         return
     net = jobs.objective(job).net.eval()
     net.load_state_dict(position["best_weights"])
     score, epoch = position["best_score"], position["best_epoch"]
     with _tracked(job, parent) as child:
+        _track(position["history"], child)
         tracking.model(child, net, job.cell, jobs.example(job), objective=score, step=epoch)
     files.write_json(done, {"fingerprint": job.fingerprint})

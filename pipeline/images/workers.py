@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline import files, tracking
+from pipeline import storage
 from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.images import loop
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.params import Cell
+from pipeline.storage import Anywhere
 
 RESTARTS = 3
 HISTORY = "history.json"  # the epochs so far, for those who watch
@@ -24,24 +25,27 @@ STOP = "stop"  # a file of this name ends a training in order
 STOPPED = "stopped.json"  # why a training cannot go on; workers that are started again leave at once
 
 
-def fit(job: Job, workers: int, *, tracked: bool = True, callbacks: Callable[[], list[Any]] = list) -> None:
+def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> None:
     """Trains a job on workers of its own; blocks until they end. What counts is in the job's folder.
 
     Args:
-        tracked: rank 0 adds its figures to the run that was begun in the job's folder.
         callbacks: of Ray Train, made where they are used.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    files.remove(job.state / STOPPED)
+    storage.remove(job.state / STOPPED)
     rays_own = job.state / "ray"
-    files.remove(rays_own)  # Ray would go on from what it kept; ours is the state that is whole after a kill
+    storage.remove(rays_own)  # Ray would go on from what it kept; ours is the state that is whole after a kill
+    # With a range, Ray starts those that are left again when the others' nodes are gone, instead of waiting for nodes.
+    fewer = workers > 1 and job.cell.resources.allow_fewer_workers
     trainer = TorchTrainer(
         _work,
-        train_loop_config={"job": job, "tracked": tracked},
+        train_loop_config={"job": job},
         scaling_config=ScalingConfig(
-            num_workers=workers, use_gpu=job.cell.resources.gpu, resources_per_worker=per_worker(job.cell)
+            num_workers=(1, workers) if fewer else workers,  # type: ignore[arg-type]
+            use_gpu=job.cell.resources.gpu,
+            resources_per_worker=per_worker(job.cell),
         ),
         run_config=RunConfig(
             name=f"{job.cell.name}-{job.state.name}",
@@ -83,13 +87,24 @@ def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:
     """Trains a job in this process."""
     torch.set_num_threads(job.cell.resources.cpus_per_worker)
     group = Group(device=torch.device("cuda" if job.cell.resources.gpu else "cpu"))
-    return loop.run(job, group, on_epoch, should_stop=(job.state / STOP).exists)
+    return loop.run(job, group, on_epoch, should_stop=_told_to_stop(job))
 
 
-def why_stopped(state: Path) -> str | None:
+def history(job: Job) -> list[loop.Epoch]:
+    """The epochs that the workers have told so far."""
+    path = job.state / HISTORY
+    return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
+
+
+def pause(state: Anywhere) -> float:
+    """Seconds between two looks at a folder."""
+    return 0.0 if isinstance(state, Path) else 5.0
+
+
+def why_stopped(state: Anywhere) -> str | None:
     """What the user can mend about a training that cannot go on."""
     path = state / STOPPED
-    return str(files.read_json(path, "python -m pipeline.train")["error"]) if path.exists() else None
+    return str(storage.read_json(path, "python -m pipeline.train")["error"]) if path.exists() else None
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
@@ -107,19 +122,32 @@ def _work(config: dict[str, Any]) -> None:
     device = get_device()
     assert isinstance(device, torch.device)
     group = Group.joined(device)
-    with tracking.resume(job.state) if config["tracked"] and group.first else nullcontext() as run:
-        try:
-            loop.run(job, group, _Report(job, group, run), should_stop=(job.state / STOP).exists)
-        except StudyError as error:
-            files.write_json(job.state / STOPPED, {"error": str(error)})
-            raise
+    try:
+        loop.run(job, group, _Report(job, group), should_stop=_told_to_stop(job))
+    except StudyError as error:
+        storage.write_json(job.state / STOPPED, {"error": str(error)})
+        raise
+
+
+def _told_to_stop(job: Job) -> Callable[[], bool]:
+    """Asked before each step, which must not wait for a storage far away."""
+    due, every, word = 0.0, pause(job.state), job.state / STOP
+
+    def told() -> bool:
+        nonlocal due
+        if time.monotonic() < due:
+            return False
+        due = time.monotonic() + every
+        return word.exists()
+
+    return told
 
 
 class _Report:
-    """Tells Ray, the tracked run and those who watch the job's folder how far a worker is."""
+    """Tells Ray and those who watch the job's folder how far a worker is."""
 
-    def __init__(self, job: Job, group: Group, run: tracking.Run | None) -> None:
-        self.path, self.first, self.run = job.state / HISTORY, group.first, run
+    def __init__(self, job: Job, group: Group) -> None:
+        self.path, self.first = job.state / HISTORY, group.first
         self.history: list[loop.Epoch] = []
 
     def __call__(self, epoch: loop.Epoch) -> None:
@@ -127,7 +155,5 @@ class _Report:
 
         self.history.append(epoch)
         if self.first:
-            files.write_json(self.path, self.history)
-        if self.run is not None:
-            self.run.metrics(figures(epoch), step=epoch["epoch"])
+            storage.write_json(self.path, self.history)
         ray.train.report(epoch)

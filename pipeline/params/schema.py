@@ -94,7 +94,6 @@ RESOURCES: dict[str, Check] = {
     "compile": boolean,
     "accumulate": integer(1),
     "allow_fewer_workers": boolean,
-    "storage": nullable(text),
 }
 DATASETS: dict[str, dict[str, Check]] = {
     "table": {

@@ -75,7 +75,6 @@ class Resources:
     compile: bool = False
     accumulate: int = 1
     allow_fewer_workers: bool = False
-    storage: str | None = None
 
 
 @dataclass(frozen=True)

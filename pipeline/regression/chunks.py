@@ -75,7 +75,7 @@ def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list
     if not waiting:
         return [results[index] for index in sorted(results)]
     with cluster.connected(), progress(f"train {chunks.cell.name}", total, "network epochs", done) as bar:
-        board: Any = ray.remote(num_cpus=0)(_Board).remote()
+        board: Any = ray.remote(num_cpus=0, scheduling_strategy=cluster.this_node())(_Board).remote()
         cell, folds = ray.put(chunks.cell), ray.put(chunks.folds)
         running: dict[ray.ObjectRef[Any], int] = {}
         most = cluster.cpus()

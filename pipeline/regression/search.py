@@ -22,7 +22,7 @@ import torch
 from ray import tune
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
-from pipeline import cluster, files, tracking
+from pipeline import cluster, files, storage, tracking
 from pipeline.console import Progress, progress
 from pipeline.errors import StudyError
 from pipeline.params import Cell
@@ -164,8 +164,8 @@ def _search(cell: Cell, parts: list[Fold], ledger: Ledger, tracked: tracking.Run
     algorithm, left = _searcher(cell, known)
     if left == 0:
         return
-    folder = cell.state("tune").resolve() / "ray"
-    files.remove(folder)
+    own = (storage.root() or Path.cwd()) / str(cell.state("tune") / "ray")
+    storage.remove(own)
     with cluster.connected(), progress(f"tune {cell.name}", len(known) + left, "trials", len(known)) as bar:
         tuner = tune.Tuner(
             tune.with_resources(tune.with_parameters(_trial, cell=cell, parts=parts), {"cpu": 1}),
@@ -179,7 +179,7 @@ def _search(cell: Cell, parts: list[Fold], ledger: Ledger, tracked: tracking.Run
             ),
             run_config=tune.RunConfig(
                 name=f"tune-{cell.name}",
-                storage_path=cell.resources.storage or str(folder),
+                storage_path=str(own),
                 verbose=0,
                 callbacks=[_Recorder(cell, ledger, tracked, bar)],
             ),

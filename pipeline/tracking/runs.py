@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import time
@@ -19,6 +20,7 @@ from pipeline.tracking import identity, sender, store, system
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.spool import Spool
 
+COMMIT = "MNVI_COMMIT"
 _VALUE = 6000  # characters that MLflow keeps of a parameter
 _KEY = 250
 _FIRST_ANSWER = 10.0  # seconds given to the store for making the run
@@ -188,13 +190,18 @@ def _root(state: Path) -> Path:
 
 def _provenance() -> dict[str, str]:
     tags = {}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if commit.returncode == 0:
-        tags["mlflow.source.git.commit"] = commit.stdout.strip()
+    if commit := source_commit():
+        tags["mlflow.source.git.commit"] = commit
     lock = Path("dvc.lock")
     if lock.exists():
         tags["dvc.lock"] = hashlib.sha256(lock.read_bytes()).hexdigest()
     return tags
+
+
+def source_commit() -> str:
+    """Of the code that runs; where it was brought without its repository, ``MNVI_COMMIT`` says."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or os.environ.get(COMMIT, "")
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

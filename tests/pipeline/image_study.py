@@ -75,7 +75,6 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
         "compile": False,
         "accumulate": 1,
         "allow_fewer_workers": False,
-        "storage": None,
     }
     settings = {
         "study": {
@@ -121,4 +120,4 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
 
 
 def make_job(cell: Cell, name: str = "seed-0", seed: int = 0) -> Job:
-    return jobs.make(cell, "train", seed, cell.state("train").absolute() / name)
+    return jobs.make(cell, "train", seed, cell.state("train").absolute() / name, jobs.data_of(cell))

@@ -21,14 +21,15 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-PATIENCE = 180.0  # seconds: a loaded machine starts a node in half a minute
+PATIENCE = 180.0  # seconds for a node to join
+ATTEMPTS = 3  # Ray itself gives up after half a minute, which a busy machine may need
 OBJECT_STORE = 100_000_000
 OF_THE_CALLER = ("RAY_", "MNVI_", "MLFLOW_", "AWS_")  # variables that nodes must not inherit
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -71,7 +72,6 @@ def cluster(further: int = 1, cpus: int = 1, variables: dict[str, str] | None = 
     token = secrets.token_hex(32)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CALLER)}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
-    environment["RAY_raylet_start_wait_time_s"] = str(int(PATIENCE))
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     port, dashboard = free_port(), free_port()
     # In /tmp, since the names of Ray's sockets may not be longer than a hundred characters.
@@ -86,12 +86,16 @@ def cluster(further: int = 1, cpus: int = 1, variables: dict[str, str] | None = 
             # A folder for each, or they would unpack what jobs bring over one another.
             where = [*where, f"--node-ip-address={_host(node)}", f"--temp-dir={folder / str(node)}"]
             cache = {"MNVI_NODE_CACHE": str(_cache(folder, node))}
-            process = _start(where, cpus, environment | cache | (variables or {}), folder / f"node-{node}.log")
+            log = folder / f"node-{node}.log"
+            for _ in range(ATTEMPTS):
+                process = _start(where, cpus, environment | cache | (variables or {}), log)
+                ends.callback(_kill, process)
+                if _has_joined(nodes, process, node + 1):
+                    break
+                _kill(process)
+            else:
+                raise RuntimeError(f"node {node} did not start\n{log.read_text(errors='replace')}")
             nodes.started.append(process)
-            ends.callback(_kill, process)
-            if node == 0:
-                _wait(nodes, lambda: _listens(_host(0), port) and _listens("127.0.0.1", dashboard))
-        _wait(nodes, lambda: len(nodes.node_ids()) == 1 + further)
         yield nodes
 
 
@@ -133,7 +137,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             for member in family:  # those that are born meanwhile have their turn next time
                 with suppress(psutil.NoSuchProcess):
                     member.kill()
-    process.kill()
+    with suppress(ProcessLookupError):  # what is left of one that had ended by itself
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -143,24 +148,19 @@ def _alive(process: psutil.Process) -> bool:
     return False
 
 
-def _listens(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0
-
-
 def _host(node: int) -> str:
     """Each has an address of its own; all of 127/8 is the loopback interface, but Ray would replace 127.0.0.1."""
     return f"127.0.0.{10 + node}"
 
 
-def _wait(nodes: Nodes, condition: Callable[[], bool]) -> None:
+def _has_joined(nodes: Nodes, process: subprocess.Popen[bytes], number: int) -> bool:
+    """Waits until the head knows so many nodes, or the process that starts the last of them has given up."""
     until = time.monotonic() + PATIENCE
-    while not condition():
-        ended = [node for node, process in enumerate(nodes.started) if process.poll() is not None]
-        if ended or time.monotonic() > until:
-            logs = "\n".join(path.read_text(errors="replace") for path in sorted(nodes.folder.glob("node-*.log")))
-            raise RuntimeError(f"the cluster did not start; ended: {ended}\n{logs}")
+    while process.poll() is None and time.monotonic() < until:
+        if len(nodes.node_ids()) == number:
+            return True
         time.sleep(0.5)
+    return False
 
 
 def _cache(folder: Path, node: int) -> Path:

@@ -153,7 +153,7 @@ def test_weight_decay_gives_way_to_the_kl() -> None:
     def decay(method: str) -> float:
         cell = make_cell(method, experiment={"weight_decay": 0.1})
         job = make_job(cell)
-        images = load_images(job.data, "train")
+        images = load_images(job.data.folder, "train")
         built = Loop(job, Group(), jobs.objective(job), images, images)
         return float(built.optimizer.param_groups[0]["weight_decay"])
 
@@ -187,7 +187,7 @@ def sampling_free(job: Job) -> mnvi.Objective:
 
 
 def train_without_noise(job: Job, group: Group) -> Position:
-    training, validation = load_images(job.data, "train"), load_images(job.data, "validation")
+    training, validation = load_images(job.data.folder, "train"), load_images(job.data.folder, "validation")
     return Loop(job, group, sampling_free(job), training, validation).run(lambda epoch: None, lambda: False)
 
 

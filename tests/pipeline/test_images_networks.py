@@ -71,9 +71,13 @@ def test_a_network_that_is_none_for_images_is_named() -> None:
         built(with_network(make_cell("deterministic"), "mlp"))
 
 
-def test_state_goes_to_the_storage_that_all_machines_see(tmp_path: Path) -> None:
-    cell = make_cell(resources={"storage": str(tmp_path / "shared")})
-    assert jobs.state_folder(cell, "train").is_relative_to(tmp_path / "shared")
-    assert jobs.state_folder(make_cell(), "train").is_absolute()
-    with pytest.raises(StudyError, match=r"resources\.storage.*expected a folder that all machines mount"):
-        jobs.state_folder(make_cell(resources={"storage": "s3://bucket"}), "train")
+def test_state_goes_to_the_storage_that_all_machines_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = make_cell()
+    assert jobs.state_folder(cell, "train") == cell.state("train").absolute()
+    monkeypatch.setenv("MNVI_STORAGE", str(tmp_path / "shared"))
+    assert jobs.state_folder(cell, "train") == tmp_path / "shared" / cell.state("train")
+    monkeypatch.setenv("MNVI_STORAGE", "s3://bucket/prefix/")
+    assert str(jobs.state_folder(cell, "train")) == f"s3://bucket/prefix/{cell.state('train')}"
+    monkeypatch.setenv("MNVI_STORAGE", "ftp://host/folder")
+    with pytest.raises(StudyError, match="MNVI_STORAGE=ftp://host/folder: expected a folder that all machines mount"):
+        jobs.state_folder(cell, "train")

@@ -110,7 +110,7 @@ def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_report
 def test_a_killed_search_goes_on_from_the_checkpoints_of_its_trials(cluster: None) -> None:
     cell = searched([1e-3], epochs=15)
     state = jobs.state_folder(cell, "tune")
-    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state)
+    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state, jobs.data_of(cell))
     running = subprocess.Popen([sys.executable, "-m", "pipeline.tune", "lenet"], stderr=subprocess.PIPE)
     checkpoints = Checkpoints(trial.state, trial.fingerprint)
     while not checkpoints.paths() and running.poll() is None:

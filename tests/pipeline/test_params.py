@@ -220,7 +220,7 @@ def test_limits_never_add_runs():
         ("study/limits/regression/search_epochs", 3, {"tune"}),
         ("study/limits/classification/epochs", 2, set()),
         ("resources/precision", "bfloat16", {"tune", "train", "evaluate"}),
-        ("resources/storage", "/mnt/ray", set()),
+        ("resources/allow_fewer_workers", True, set()),
         ("datasets/boston/folds", 5, {"tune", "train", "evaluate"}),
     ],
 )

@@ -51,7 +51,6 @@ RESOURCES = {
     "compile": False,
     "accumulate": 1,
     "allow_fewer_workers": False,
-    "storage": None,
 }
 
 

@@ -1,0 +1,99 @@
+"""Following a job: its log as it is written, what Ctrl-C means, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from pipeline.console import say
+from pipeline.errors import StudyError
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+PAUSE = 2.0  # seconds between two questions
+PATIENCE = 300.0  # for a job server that does not answer
+
+
+def to_the_end(client: JobSubmissionClient, address: str, name: str) -> None:
+    """Shows the log until the job has ended; raises if it did not end well."""
+    try:
+        status = _follow(client, address, name)
+    except (KeyboardInterrupt, SystemExit) as reason:
+        if isinstance(reason, KeyboardInterrupt) and _asked_to_stop(name):
+            _stop(client, name)
+        else:
+            say(
+                f"{name} goes on without us; the same command attaches to it again, "
+                f"{stop_command(address, name)} stops it"
+            )
+        raise
+    if status.value == "SUCCEEDED":
+        return
+    if status.value == "STOPPED":
+        raise StudyError(f"{name} was stopped; the same command goes on from its last checkpoints")
+    message = (client.get_job_info(name).message or "").splitlines()
+    raise StudyError(
+        f"{name} failed on {address}: {message[0] if message else 'no reason is given'} What it printed is above; the "
+        "same command goes on from its last checkpoints"
+    )
+
+
+def stop_command(address: str, name: str) -> str:
+    return f"`ray job stop --address {address} {name}`"
+
+
+def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:
+    log, answered = _Log(client, name), time.monotonic()
+    while True:
+        try:
+            asyncio.run(log.show())
+            status = client.get_job_status(name)
+            answered = time.monotonic()
+            if status.is_terminal():
+                return status
+        except (OSError, RuntimeError) as error:  # what Ray and aiohttp make of a server that is away
+            if time.monotonic() - answered > PATIENCE:
+                raise StudyError(
+                    f"RAY_ADDRESS={address}: the cluster has not answered for {PATIENCE:.0f} s ({error}); {name} may "
+                    "still run: the same command attaches to it again"
+                ) from error
+        time.sleep(PAUSE)
+
+
+class _Log:
+    """The server tells it from the beginning each time; what was shown is not shown again."""
+
+    def __init__(self, client: JobSubmissionClient, name: str) -> None:
+        self.client, self.name, self.shown = client, name, 0
+
+    async def show(self) -> None:
+        position = 0
+        async for text in self.client.tail_job_logs(self.name):
+            new = text[max(0, self.shown - position) :]
+            position += len(text)
+            if new:
+                sys.stderr.write(new)
+                sys.stderr.flush()
+            self.shown = max(self.shown, position)
+
+
+def _asked_to_stop(name: str) -> bool:
+    """Whether the user, if there is one at a terminal, wants the job to stop."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
+    sys.stderr.flush()
+    try:
+        return input().strip().lower().startswith("s")
+    except (KeyboardInterrupt, EOFError):
+        return False
+
+
+def _stop(client: JobSubmissionClient, name: str) -> None:
+    client.stop_job(name)
+    while not client.get_job_status(name).is_terminal():
+        time.sleep(PAUSE)
+    say(f"{name}: stopped")

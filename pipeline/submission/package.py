@@ -1,0 +1,62 @@
+"""What is uploaded to the cluster with a job: the code and the settings, nothing else that may lie in the folder."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import files
+from pipeline.blobs import readable_size
+from pipeline.errors import StudyError
+
+CODE = ("mnvi", "pipeline")
+LOCK = "requirements.lock"
+_SOURCE = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Package:
+    folder: Path
+
+    @property
+    def digest(self) -> str:
+        """Of the code."""
+        paths = sorted(path for name in CODE for path in (self.folder / name).rglob("*") if path.is_file())
+        text = "".join(f"{path.relative_to(self.folder)} {files.sha256(path)}\n" for path in paths)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        parts = []
+        for path in sorted(self.folder.iterdir()):
+            inside = [file for file in path.rglob("*") if file.is_file()]
+            parts.append(f"{path.name}/ ({len(inside)} files)" if path.is_dir() else path.name)
+        return f"{', '.join(parts)}: {readable_size(self.folder)}"
+
+
+@contextmanager
+def packed(params: str | Path) -> Iterator[Package]:
+    """A folder to upload, for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="mnvi-upload-") as name:
+        folder = Path(name)
+        for part in CODE:
+            shutil.copytree(_SOURCE / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        shutil.copyfile(params, folder / "params.yaml")
+        for extra in (_SOURCE / LOCK, Path("dvc.lock")):
+            if extra.exists():
+                shutil.copyfile(extra, folder / extra.name)
+        yield Package(folder)
+
+
+def requirements() -> list[str]:
+    """The pinned versions, for a cluster that does not have them."""
+    text = files.read_text(_SOURCE / LOCK, made_by="make lock")
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    pinned = [line for line in lines if "==" in line]
+    if not pinned:
+        raise StudyError(f"{LOCK}: pins nothing; expected lines such as torch==2.13.0")
+    return pinned

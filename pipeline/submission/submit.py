@@ -1,0 +1,199 @@
+"""Submits a stage to the cluster: one job for the same settings, code and data, however often it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline import blobs, files, storage, tracking
+from pipeline.console import say
+from pipeline.errors import StudyError
+from pipeline.masking import masked
+from pipeline.params import Cell
+from pipeline.storage import Anywhere
+from pipeline.submission import follow
+from pipeline.submission.inside import INPUTS, JOB, finished, is_inside, outputs
+from pipeline.submission.package import Package, packed, requirements
+from pipeline.tracking import runs, store
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+# Passwords and keys are not among them: what a job is given stands in Ray's dashboard. Nodes have them from elsewhere.
+FORWARDED = (
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_REGION",
+    "MNVI_TRACKING_WAIT",
+    "MNVI_VERBOSE",
+)
+PIP = "MNVI_PIP"
+SECONDS_TO_END_IN = "20"  # between Ray's word to a job that it should stop, and its end
+
+
+def wanted(cell: Cell, stage: str) -> bool:
+    """Whether the stage is for a cluster. Inside a job it never is, and what is not searched is only written down."""
+    trivial = stage == "tune" and not cell.searched
+    return _address().startswith(("http://", "https://")) and not is_inside() and not trivial
+
+
+def submit(cell: Cell, stage: str, params: str | Path) -> None:
+    """Has the cluster run the stage, and brings what it made."""
+    root = storage.of(f"RAY_ADDRESS={_address()}")
+    _check_tracking(root)
+    inputs = {
+        str(path): blobs.publish({"." if path.is_dir() else path.name: path}, root).digest
+        for path in _inputs(cell, stage)
+    }
+    with packed(params) as package:
+        fingerprint = _fingerprint(cell, stage, inputs, package)
+        job = f"{cell.study.results}/{stage}/{cell.name}/{fingerprint}"
+        if not finished(root, job).exists():
+            client = _client()
+            running = _running(client, cell, stage, root, fingerprint)
+            if running is None:
+                name = _start(client, cell, stage, root, fingerprint, package, {INPUTS: json.dumps(inputs), JOB: job})
+            else:
+                name = running
+                say(f"{name} is running on {_address()} already; its log from the beginning:")
+            follow.to_the_end(client, _address(), name)
+    _bring(cell, stage, root, job)
+
+
+def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
+    note = finished(root, job)
+    made = blobs.Contents(root, storage.read_json(note, f"python -m pipeline.{stage} {cell.name}")["contents"])
+    with tempfile.TemporaryDirectory(prefix="mnvi-") as name:
+        folder = Path(name)
+        try:
+            made.write(folder)
+        except StudyError:
+            storage.remove(note)  # the next attempt makes it anew
+            raise
+        for path in outputs(cell, stage):
+            with files.replacing(path) as temporary:
+                shutil.move(folder / path, temporary)
+
+
+def _inputs(cell: Cell, stage: str) -> list[Path]:
+    if stage == "tune":
+        return [cell.data]
+    best = cell.tune / "best.yaml"
+    files.read_yaml(best, made_by=f"python -m pipeline.tune {cell.name}")
+    return [cell.data, best]
+
+
+def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str], package: Package) -> str:
+    depends_on = [cell.fingerprint(stage), cell.experiment.seeds, inputs, package.digest]
+    return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
+
+
+def _address() -> str:
+    return os.environ.get("RAY_ADDRESS", "")
+
+
+def _client() -> JobSubmissionClient:
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    from ray.exceptions import AuthenticationError
+    from ray.job_submission import JobSubmissionClient
+
+    address = _address()
+    try:
+        client = JobSubmissionClient(address)
+        client.list_jobs()
+    except AuthenticationError as error:
+        raise StudyError(
+            f"RAY_ADDRESS={address}: the cluster does not let us in; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the "
+            "token that it was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
+        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StudyError(
+            f"RAY_ADDRESS={address}: no job server of Ray answers there ({str(error).splitlines()[0]}); start one with "
+            "`ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this machine alone"
+        ) from error
+    return client
+
+
+def _running(client: JobSubmissionClient, cell: Cell, stage: str, root: Anywhere, fingerprint: str) -> str | None:
+    """The job that does the same already. One for the same cell with other settings would write to the same place."""
+    for job in client.list_jobs():
+        if job.status.is_terminal() or not job.submission_id:
+            continue
+        if _about(cell, stage, root).items() <= (job.metadata or {}).items():
+            if (job.metadata or {}).get("fingerprint") == fingerprint:
+                return str(job.submission_id)
+            raise StudyError(
+                f"{job.submission_id} is running on {_address()} for {stage} of {cell.name}, with other settings, "
+                f"code or data; wait for its end or stop it: {follow.stop_command(_address(), job.submission_id)}"
+            )
+    return None
+
+
+def _start(
+    client: JobSubmissionClient,
+    cell: Cell,
+    stage: str,
+    root: Anywhere,
+    fingerprint: str,
+    package: Package,
+    variables: dict[str, str],
+) -> str:
+    name = f"{cell.name}-{stage}-{fingerprint}"
+    name = f"{name}-{1 + _attempts(client.list_jobs(), name)}"
+    environment: dict[str, Any] = {"working_dir": str(package.folder), "env_vars": _environment(root) | variables}
+    if os.environ.get(PIP, "0") not in ("", "0"):
+        environment["pip"] = requirements()
+    say(f"{name}: uploading {package}")
+    entrypoint = shlex.join(["python", "-m", f"pipeline.{stage}", cell.name])
+    client.submit_job(
+        entrypoint=entrypoint,
+        submission_id=name,
+        runtime_env=environment,
+        metadata={**_about(cell, stage, root), "fingerprint": fingerprint},
+    )
+    say(f"{name}: submitted to {_address()}")
+    return name
+
+
+def _attempts(jobs: list[JobDetails], name: str) -> int:
+    return sum(bool(re.fullmatch(rf"{re.escape(name)}-\d+", job.submission_id or "")) for job in jobs)
+
+
+def _about(cell: Cell, stage: str, root: Anywhere) -> dict[str, str]:
+    return {"stage": stage, "cell": cell.name, "results": str(cell.study.results), "storage": str(root)}
+
+
+def _environment(root: Anywhere) -> dict[str, str]:
+    variables = {name: os.environ[name] for name in FORWARDED if name in os.environ}
+    return {
+        **variables,
+        storage.VARIABLE: str(root),
+        "MLFLOW_TRACKING_URI": store.address(),
+        "RAY_JOB_STOP_WAIT_TIME_S": SECONDS_TO_END_IN,
+        runs.COMMIT: runs.source_commit(),
+    }
+
+
+def _check_tracking(root: Anywhere) -> None:
+    address = store.address()
+    if masked(address) != address:
+        raise StudyError(
+            f"MLFLOW_TRACKING_URI={masked(address)}: has a password in it, which Ray's dashboard would show; set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, here and on the cluster's nodes"
+        )
+    if store.database_file(address) is None:
+        return
+    if not isinstance(root, Path):
+        raise StudyError(
+            f"MLFLOW_TRACKING_URI={address}: is a file, which the cluster cannot reach; start `mlflow server` where "
+            "this machine and the cluster reach it, and set MLFLOW_TRACKING_URI to its address"
+        )
+    tracking.prepare()  # the job looks for the file, to see whether the machines share it

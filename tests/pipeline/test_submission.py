@@ -1,0 +1,97 @@
+"""What is submitted and when, and what is said where something lacks; test_submitted_jobs.py has the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from image_study import make_cell
+
+from pipeline import submission
+from pipeline.errors import StudyError
+from pipeline.params import Cell
+from pipeline.submission import inside
+from pipeline.submission.package import packed
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("RAY_ADDRESS", "MNVI_STORAGE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def written(cell: Cell) -> None:
+    """best.yaml, as `tune` writes it for a cell that is not searched."""
+    cell.tune.mkdir(parents=True)
+    best = {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}
+    (cell.tune / "best.yaml").write_text(yaml.safe_dump(best))
+
+
+def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
+    make_cell()
+    (study / "notes.bin").write_bytes(bytes(1_000_000))
+    with packed("params.yaml") as package:
+        names = {path.name for path in package.folder.iterdir()}
+        assert names == {"mnvi", "pipeline", "params.yaml", "requirements.lock"}
+        files = [path for path in package.folder.rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) < 2_000_000
+        assert not [path for path in files if "__pycache__" in path.parts]
+        listed = str(package)
+    assert "params.yaml" in listed and listed.endswith("kB")
+
+
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        ({}, r"MNVI_STORAGE: is not set, but RAY_ADDRESS=http://127\.0\.0\.1:1 needs it"),
+        ({"MNVI_STORAGE": "storage"}, r"RAY_ADDRESS=http://127\.0\.0\.1:1: no job server of Ray answers there"),
+        (
+            {"MNVI_STORAGE": "s3://bucket/x", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"},
+            "MLFLOW_TRACKING_URI=sqlite.*is a file, which the cluster cannot reach",
+        ),
+        (
+            {"MNVI_STORAGE": "storage", "MLFLOW_TRACKING_URI": "http://user:word@host"},
+            r"MLFLOW_TRACKING_URI.*(?!.*:word).*which Ray's dashboard would show",
+        ),
+    ],
+)
+def test_what_a_submission_lacks_is_named(
+    study: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], complaint: str
+) -> None:
+    cell = make_cell()
+    written(cell)
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StudyError, match=complaint):
+        submission.submit(cell, "train", "params.yaml")
+
+
+def test_only_a_job_server_is_submitted_to_and_never_from_inside_a_job(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = make_cell()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    assert not submission.wanted(cell, "train")
+    monkeypatch.setenv("RAY_ADDRESS", "https://head:8265")
+    assert submission.wanted(cell, "train")
+    assert not submission.wanted(cell, "tune"), "it is not searched: there is nothing to compute"
+    monkeypatch.setenv(inside.INPUTS, "{}")
+    assert not submission.wanted(cell, "train")
+
+
+def test_a_cluster_with_other_versions_is_refused(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (study / "requirements.lock").write_text("# made by hand\ntorch==1.0.0\nno-such-package==3\n")
+    monkeypatch.setenv("MNVI_STORAGE", "storage")
+    monkeypatch.setenv(inside.INPUTS, "{}")
+    with (
+        pytest.raises(StudyError, match=r"requirements.lock: the cluster has torch .* instead of 1\.0\.0;.*MNVI_PIP=1"),
+        submission.entered(),
+    ):
+        pytest.fail("went on with other versions")
