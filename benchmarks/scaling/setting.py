@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.images.job import Job
+from pipeline.images.job import Data, Job
 from pipeline.params import Cell
 from pipeline.params.reading import Params, parse, read
 
@@ -28,7 +28,7 @@ def with_batch(cell: Cell, size: int) -> Cell:
 
 
 def job(cell: Cell, data: Path, state: Path) -> Job:
-    return Job(cell, seed=0, data=data, state=state, fingerprint="benchmark")
+    return Job(cell, seed=0, data=Data(data, digest="made up"), state=state, fingerprint="benchmark")
 
 
 def write_images(folder: Path, shape: tuple[int, int, int], count: int, classes: int = 10) -> Path:

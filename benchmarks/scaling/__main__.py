@@ -1,0 +1,44 @@
+"""Writes the recorded figures, and what the model makes of them, into docs/scaling.md, between their marks.
+
+python -m benchmarks.scaling
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.scaling import ddp, model, setting, steps, trials
+from benchmarks.tables import replace_between_marks
+
+PAGE = setting.PROJECT / "docs" / "scaling.md"
+
+
+def expected(document: dict) -> str:
+    return model.markdown(model.methods(document), model.Inputs())
+
+
+PARTS: dict[str, tuple[Callable[[dict], str], Path]] = {
+    "ddp": (ddp.markdown, ddp.RESULTS),
+    "steps": (steps.markdown, steps.RESULTS),
+    "model": (expected, steps.RESULTS),
+    "trials": (trials.markdown, trials.RESULTS),
+}
+
+
+def rendered() -> dict[str, str]:
+    """The text of every mark."""
+    return {
+        mark: write(json.loads(path.read_text())) if path.exists() else "Not measured yet."
+        for mark, (write, path) in PARTS.items()
+    }
+
+
+def main() -> None:
+    for mark, text in rendered().items():
+        replace_between_marks(PAGE, mark, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What a search of a thousand trials costs beside its training: the study's own search on a cluster of many nodes.
+
+The nodes are Ray's own (each with its raylet and its agents), all on this machine, with CPUs that are only declared. A
+trial reports one epoch at once and ends, so that all the time there is goes into scheduling and bookkeeping. The driver
+is profiled; what it does is told apart by the functions in `PARTS`.
+
+    python -m benchmarks.scaling.trials               # five minutes; writes benchmarks/results/scaling_trials.json
+    python -m benchmarks.scaling.trials --nodes 2 --trials 50
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import os
+import pstats
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import write
+from benchmarks.scaling import setting
+from pipeline import cluster, files, private_ray
+
+RESULTS = setting.RESULTS / "scaling_trials.json"
+CELL = "lenet-mnist-mnvi"
+OBJECT_STORE = 100_000_000
+
+# Functions of the driver, by file and name, in none of which another one is called.
+PARTS = {
+    "MLflow: a run for each trial": ("search.py", "_track"),
+    "Tune: its own notes on disk": ("tune_controller.py", "checkpoint"),
+    "Tune: starting actors": ("tune_controller.py", "_maybe_add_actors"),
+    "Tune: new trials": ("tune_controller.py", "_maybe_update_trial_queue"),
+    "waiting for trials": ("worker.py", "wait"),
+}
+
+
+def trial(point: dict[str, Any], state: Path, **unused: Any) -> None:
+    """Stands in for `search.train_trial`: an epoch that takes no time, and the record of it."""
+    from ray import tune
+
+    from pipeline.images import search
+
+    epoch = {"epoch": 1, "validation_nll": point["prior_variance"], "seconds": 0.0}
+    tune.report(epoch)
+    record = {"hyperparameters": point, "objective": epoch["validation_nll"], "epochs": 1, "status": "finished"}
+    path = state / search.trial_folder(point) / search.RECORD
+    files.write_json(path, {**record, "seconds": 0.0, "history": [epoch]})
+
+
+@contextmanager
+def nodes(number: int, cpus: int) -> Iterator[None]:
+    """A cluster of so many nodes, to which this process is connected."""
+    from ray.cluster_utils import Cluster
+
+    os.environ |= {private_ray.MODE: "token", private_ray.TOKEN: secrets.token_hex(32)}
+    private_ray.reread_environment()
+    with tempfile.TemporaryDirectory(prefix="many-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        settings = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE, "temp_dir": f"{folder}/ray"}
+        made = Cluster()
+        try:
+            for _ in range(number):
+                made.add_node(node_ip_address="127.0.0.1", include_dashboard=False, **settings)
+            os.environ["RAY_ADDRESS"] = made.address
+            with cluster.connected():
+                yield
+        finally:
+            made.shutdown()
+
+
+def measure(number: int, cpus: int, trials: int) -> dict[str, Any]:
+    from pipeline.images import search
+
+    search.train_trial = trial
+    study = setting.images_study()
+    axis = [float(value) for value in range(1, trials + 1)]
+    cell = replace(study.cell(CELL), grid={"prior_variance": axis}, searched=True)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        setting.write_images(cell.data, (1, 28, 28), 2)
+        with nodes(number, cpus):
+            profile = cProfile.Profile()
+            began, used = time.time(), time.process_time()
+            profile.runcall(search.run, cell)
+            wall, used = time.time() - began, time.process_time() - used
+        ends = sorted(path.stat().st_mtime for path in cell.state("tune").glob(f"*/{search.RECORD}"))
+    assert len(ends) == trials
+    stats = pstats.Stats(profile)
+    return {
+        "nodes": number,
+        "cpus_per_node": cpus,
+        "trials": trials,
+        "seconds": wall,
+        "seconds_to_first_end": ends[0] - began,
+        "trials_per_second": (trials - 1) / (ends[-1] - ends[0]),
+        "driver_cpu_seconds": used,
+        "parts": parts(stats, wall),
+        "longest": longest(stats),
+    }
+
+
+def parts(stats: pstats.Stats, wall: float) -> dict[str, float]:
+    """Seconds that the driver's main thread spends in each part; `rest` is what no part accounts for."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for (file, _, name), (_, _, _, cumulative, _) in stats.stats.items():  # type: ignore[attr-defined]
+        for part, (of_file, function) in PARTS.items():
+            if name == function and Path(file).name == of_file:
+                found[part] += cumulative
+    return {**found, "rest": wall - sum(found.values())}
+
+
+def longest(stats: pstats.Stats, number: int = 15) -> list[dict[str, Any]]:
+    """The functions that the driver is in for the longest, without those that they call."""
+    rows = sorted(stats.stats.items(), key=lambda item: -item[1][2])  # type: ignore[attr-defined]
+    return [
+        {"function": f"{Path(file).name}:{name}", "calls": calls, "seconds": own}
+        for (file, _, name), (_, calls, own, _, _) in rows[:number]
+    ]
+
+
+def markdown(document: dict) -> str:
+    seconds, trials = document["seconds"], document["trials"]
+    lines = [
+        f"{trials:,} trials on {document['nodes']} nodes of {document['cpus_per_node']} declared CPUs: "
+        f"{seconds:.0f} s in all. Processes started for {document['seconds_to_first_end']:.0f} s until the first one "
+        f"ended; from then on {document['trials_per_second']:.1f} ended per second. The driver computed for "
+        f"{document['driver_cpu_seconds'] / seconds:.0%} of the time.",
+        "",
+        "| the driver's main thread | seconds | share | per trial |",
+        "| --- | --- | --- | --- |",
+    ]
+    for part, taken in sorted(document["parts"].items(), key=lambda item: -item[1]):
+        lines.append(f"| {part} | {taken:.1f} | {taken / seconds:.0%} | {taken / trials * 1e3:.0f} ms |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument("--cpus", type=int, default=2, help="declared of each node; a process for each (default: 2)")
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
+    arguments = parser.parse_args()
+    cluster.configure()
+    document = measure(arguments.nodes, arguments.cpus, arguments.trials)
+    write(arguments.output, document)
+    print(markdown(document))
+
+
+if __name__ == "__main__":
+    main()
