@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import boto3
-from ray_nodes import free_port
+
+from tools.ray_nodes import free_port
 
 PATIENCE = 120.0  # seconds
 
