@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline import private_ray
+from pipeline import abandoned, private_ray
 from pipeline.errors import StudyError
 
 # What the user has set stays.
@@ -52,12 +52,13 @@ def connected() -> Iterator[None]:
     verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
     logs: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     if not address:
-        with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **logs):
+        with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **logs), abandoned.removed():
             yield
         return
     try:
         _join(address, logs)
-        yield
+        with abandoned.removed():
+            yield
     finally:
         ray.shutdown()
 
