@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from tools.faults import report, room
-from tools.faults.campaign import MODES, Campaign, Disturbed, prepared
+from tools.faults.campaign import MODES, Campaign, Disturbed, prepared, say
 from tools.faults.injections import FAULTS
 from tools.faults.study import CELLS
 
@@ -62,8 +62,7 @@ def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
         it = campaign.disturbed(arguments.modes[len(studies) % len(arguments.modes)], hand, until)
         left = hand + left  # what is left of the hand
         studies.append(it)
-        hits = ", ".join(f"{hit.kind} ({hit.stage or 'between stages'})" for hit in it.hits)
-        say(f"study {len(studies)} ({it.mode}), {it.seconds:.0f} s, {it.commands} commands: {hits}")
+        say(f"study {len(studies)} ({it.mode}): {len(it.hits)} hits, {it.commands} commands, {it.seconds:.0f} s")
         if not it.sound:
             kept = shutil.copytree(campaign.disk, campaign.folder / f"unsound-{len(studies)}", symlinks=True)
             say(f"NOT sound, kept in {kept}: {it.problems}")
@@ -91,10 +90,6 @@ def deck(kinds: list[str], count: int, rng: random.Random) -> list[str]:
     dealt = [kinds[index % len(kinds)] for index in range(count)]
     rng.shuffle(dealt)
     return dealt
-
-
-def say(text: str) -> None:
-    print(time.strftime("%H:%M:%S"), text, flush=True)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ class Campaign:
             if len(it.hits) == struck:
                 return f"failed without a fault\n{self._said()}"
             it.hits[-1].ended_command = True
+            say("the same command again")
 
     def _strike(self, it: Disturbed, kinds: list[str], scene: Scene) -> None:
         """The first kind that has a target strikes at a random moment, and is mended."""
@@ -143,6 +144,7 @@ class Campaign:
             return
         kinds.remove(kind)
         it.hits.append(Hit(kind, stage, now))
+        say(f"{kind} ({stage or 'between stages'})")
         self._pass(it, scene, self.rng.uniform(*fault.lasts))
         fault.mend(scene)
 
@@ -214,3 +216,7 @@ def _end(command: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGKILL)
     command.wait()
+
+
+def say(text: str) -> None:
+    print(time.strftime("%H:%M:%S"), text, flush=True)

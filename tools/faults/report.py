@@ -25,7 +25,7 @@ CHECKS = {
     "cache": "Every object of DVC's cache has the checksum it is named by.",
     "status": "`dvc status` has nothing to say.",
     "processes": "No process is left.",
-    "cluster": "No actor and no placement group is left on the cluster.",
+    "cluster": "No actor of ours and no placement group is left on the cluster.",
 }
 
 
