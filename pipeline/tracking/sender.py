@@ -24,6 +24,7 @@ BATCH = 1000  # metrics in one request
 _PAUSE = 2.0  # seconds in which metrics gather before they are sent
 _LONGEST_PAUSE = 60.0  # between attempts while the server is away
 _LOCK_WAIT = 5.0
+_REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's words for 401 and 403
 
 
 class Courier:
@@ -170,6 +171,8 @@ def send(root: Path) -> list[str]:
 
 def brief(error: BaseException) -> str:
     """One line about an error, without passwords. What the network has to say is at the root of a long chain."""
+    if getattr(error, "error_code", None) in _REFUSED:
+        return "the server refuses us: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to a user of it"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConnectionError | TimeoutError):
         cause = cause.__cause__ or cause.__context__
