@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import files
 from pipeline.errors import StudyError
+from pipeline.masking import masked
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -124,7 +125,14 @@ def at(given: str) -> Anywhere:
     if not separator:
         return Path(given).expanduser().absolute()
     if scheme != "s3" or not rest.strip("/"):
-        raise StudyError(f"{VARIABLE}={given}: expected a folder that all machines mount, or s3://bucket/prefix")
+        raise StudyError(
+            f"{VARIABLE}={masked(given)}: expected a folder that all machines mount, or s3://bucket/prefix"
+        )
+    if "@" in rest.partition("/")[0]:  # pyarrow would take keys from there, and Ray's dashboard would show them
+        raise StudyError(
+            f"{VARIABLE}={masked(given)}: has a key in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead, "
+            "here and on the cluster's nodes"
+        )
     return Remote(given.rstrip("/"))
 
 

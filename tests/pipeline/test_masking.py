@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import console
+from pipeline import console, storage
 from pipeline.errors import StudyError
 from pipeline.masking import masked
 from pipeline.params import Dataset
@@ -85,6 +85,13 @@ def test_an_error_that_ends_a_stage_is_shown_without_the_password(capsys: pytest
     finally:
         signal.signal(signal.SIGTERM, before)
     assert capsys.readouterr().err == "error: MLFLOW_TRACKING_URI=http://***@host: no\n"
+
+
+def test_storage_with_a_key_in_its_address_is_refused() -> None:
+    with pytest.raises(
+        StudyError, match=r"MNVI_STORAGE=s3://\*\*\*@bucket/study: has a key in it; set AWS_ACCESS_KEY_ID"
+    ):
+        storage.at(f"s3://AKIA:{SECRET}@bucket/study")
 
 
 def test_looking_at_the_runs_puts_no_address_on_a_command_line() -> None:
