@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from ray.tune.execution.tune_controller import TuneController
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks.scaling import ddp, model, steps, trials
@@ -116,6 +117,11 @@ def test_the_driver_s_time_is_told_apart_by_function() -> None:
     found = trials.parts(pstats.Stats(profile), wall=1.0)
     tracked = found["MLflow: a run for each trial"]
     assert 0.02 <= tracked < 1.0 and found["rest"] == pytest.approx(1.0 - tracked)
+
+
+def test_functions_of_tune_that_the_profile_is_told_apart_by_are_there() -> None:
+    named = {function for file, function in trials.PARTS.values() if file == "tune_controller.py"}
+    assert named and named <= set(vars(TuneController))
 
 
 def test_the_table_of_steps_says_what_a_method_sends_more() -> None:

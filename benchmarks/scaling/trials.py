@@ -91,6 +91,11 @@ def measure(number: int, cpus: int, trials: int) -> dict[str, Any]:
         ends = sorted(path.stat().st_mtime for path in cell.state("tune").glob(f"*/{search.RECORD}"))
     assert len(ends) == trials
     stats = pstats.Stats(profile)
+    found = parts(stats, wall)
+    if gone := [part for part, seconds in found.items() if seconds == 0]:
+        raise RuntimeError(
+            f"the driver was never in {', '.join(gone)}: PARTS names functions that have other names now"
+        )
     return {
         "nodes": number,
         "cpus_per_node": cpus,
@@ -99,7 +104,7 @@ def measure(number: int, cpus: int, trials: int) -> dict[str, Any]:
         "seconds_to_first_end": ends[0] - began,
         "trials_per_second": (trials - 1) / (ends[-1] - ends[0]),
         "driver_cpu_seconds": used,
-        "parts": parts(stats, wall),
+        "parts": found,
         "longest": longest(stats),
     }
 
