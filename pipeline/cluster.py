@@ -27,6 +27,8 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # trials find relative paths where the stage does
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the stage, not Tune's own farewell
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial whose loss diverges at once has none
+    "RAY_AIR_NEW_OUTPUT": "0",  # its boxes come whatever the verbosity
 }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import io
 import json
 import os
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,9 +24,10 @@ from pipeline.errors import StudyError
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path beside ``path`` for a file or a folder, which takes its place when the block ends well."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path)
         yield temporary
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -37,13 +41,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
         remove(temporary)
 
 
+def _remove_abandoned(path: Path) -> None:
+    """Deletes what processes of this machine that were killed had begun to write in this place."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{socket.gethostname()}-*.tmp"):
+        try:
+            os.kill(int(left.name.split("-")[-2]), 0)
+        except ProcessLookupError:
+            remove(left)
+        except PermissionError:  # alive, and another user's
+            continue
+
+
 def remove(path: str | Path) -> None:
     """Deletes a file or a folder, if there is one."""
     path = Path(path)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(FileNotFoundError, NotADirectoryError):  # the latter: a file is where its folder should be
+    elif os.path.lexists(path):  # a read-only disk refuses to delete even what is not there
+        with suppress(FileNotFoundError):
             path.unlink()
 
 
@@ -64,11 +79,10 @@ def write_tensors(path: str | Path, value: Any) -> None:
     """Anything that ``torch.load(weights_only=True)`` reads back."""
     import torch  # here, since most commands that write files need no torch and should start at once
 
+    content = io.BytesIO()  # torch's own writer does not say what is wrong with a disk
+    torch.save(value, content)
     with replacing(path) as temporary:
-        try:
-            torch.save(value, temporary)
-        except RuntimeError as error:  # torch's writer reports a full disk in its own words
-            raise OSError(str(error).splitlines()[0]) from error
+        temporary.write_bytes(content.getbuffer())
 
 
 def read_text(path: str | Path, made_by: str) -> str:

@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 import mnvi
 from pipeline.data import ImageSet, load_images
-from pipeline.errors import StudyError
+from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
 from pipeline.images import networks
 from pipeline.images.batches import Batches, Part, in_order
@@ -165,7 +165,7 @@ class Loop:
         nll /= self.group.size
         loss = nll + self.kappa_over_n * kl
         if not math.isfinite(loss):
-            raise StudyError(self._diverged(loss))
+            raise Diverged(self._diverged(loss))
         self._update()
         at.sums = [total + new for total, new in zip(at.sums, (loss, nll, kl), strict=True)]
         return True

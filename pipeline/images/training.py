@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline import cluster, files, tracking
 from pipeline.console import Progress, progress
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, words_of
 from pipeline.images import job as jobs
 from pipeline.images import networks, workers
 from pipeline.images.checkpoints import Checkpoints
@@ -79,15 +79,12 @@ def _check(job: Job, task: Any) -> None:
     try:
         ray.get(task)
     except ray.exceptions.RayTaskError as error:
-        why = workers.why_stopped(job.state)
-        if why is None:
-            raise StudyError(
-                f"{job.cell.name}, seed {job.seed}: its workers failed {workers.RESTARTS + 1} times, at last with\n"
-                f"{error.cause}\nThe same command goes on from the last checkpoint in {job.state}"
-            ) from error
-    why = workers.why_stopped(job.state)
-    if why is not None:
-        raise StudyError(why)
+        workers.raise_why_stopped(job.state)
+        raise StudyError(
+            f"{job.cell.name}, seed {job.seed}: its workers failed {workers.RESTARTS + 1} times, at last with\n"
+            f"{words_of(error.cause)}\nThe same command goes on from the last checkpoint in {job.state}"
+        ) from error
+    workers.raise_why_stopped(job.state)
 
 
 def _tracked(job: Job, parent: tracking.Run) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from pipeline import storage
 from pipeline.console import say
-from pipeline.errors import StudyError
+from pipeline.errors import Diverged, StudyError
 from pipeline.images import loop
 from pipeline.images.group import Group
 from pipeline.images.job import Job
@@ -101,10 +101,12 @@ def pause(state: Anywhere) -> float:
     return 0.0 if isinstance(state, Path) else 5.0
 
 
-def why_stopped(state: Anywhere) -> str | None:
-    """What the user can mend about a training that cannot go on."""
+def raise_why_stopped(state: Anywhere) -> None:
+    """Raises what a worker said when it could not go on, if one did."""
     path = state / STOPPED
-    return str(storage.read_json(path, "python -m pipeline.train")["error"]) if path.exists() else None
+    if path.exists():
+        said = storage.read_json(path, "python -m pipeline.train")
+        raise (Diverged if said["diverged"] else StudyError)(said["error"])
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
@@ -125,7 +127,7 @@ def _work(config: dict[str, Any]) -> None:
     try:
         loop.run(job, group, _Report(job, group), should_stop=_told_to_stop(job))
     except StudyError as error:
-        storage.write_json(job.state / STOPPED, {"error": str(error)})
+        storage.write_json(job.state / STOPPED, {"error": str(error), "diverged": isinstance(error, Diverged)})
         raise
 
 

@@ -46,15 +46,16 @@ def _each(kl: Callable[[Tensor, Tensor], Tensor], means: Tensor, variances: Tens
 
 def draw() -> Figure:
     means, variances, found = surfaces()
+    at = means.numpy(), variances.numpy()
     figure, axes = panels(2, 2, 4.2, 3.3)
     labels = ("variance of the weight", "variance α of the noise")
     for axis, (name, surface), label in zip(axes, found.items(), labels, strict=True):
-        image = axis.pcolormesh(means, variances, surface, cmap="viridis_r", vmin=0, vmax=CEILING, rasterized=True)
+        image = axis.pcolormesh(*at, surface.numpy(), cmap="viridis_r", vmin=0, vmax=CEILING, rasterized=True)
         axis.set(yscale="log", xlabel="mean of the weight", ylabel=label, title=name)
         axis.grid(False)
         half = POINTS // 2  # from a mean of zero on
         lowest = means[half:][surface[:, half:].argmin(dim=1)]
         for side in (lowest, -lowest):
-            axis.plot(side, variances, color="#d1495b", lw=1.2)
+            axis.plot(side.numpy(), at[1], color="#d1495b", lw=1.2)
     figure.colorbar(image, ax=axes, label="KL divergence [nats]", extend="max")
     return figure

@@ -55,6 +55,7 @@ class Project:
             self.write(f"pipeline/{stage}.py", STANDS_IN.format(stage=stage, paths=paths))
         for name in ("report/words", "images/loop", "regression/folds", "data/tables", "data/augmentation"):
             self.write(f"pipeline/{name}.py", "pass\n")
+        self.write("pipeline/searching.py", "")
         self.write("mnvi/gaussian.py", "")
         (folder / "pipeline/report.py").rename(folder / "pipeline/report/__main__.py")
         self.run("git", "init", "--quiet")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,10 +12,10 @@ from typing import Any
 import pytest
 import ray
 import yaml
+from commands import WAYS, command, disturb, tracked
 from image_study import METHODS, make_cell
 from ray.util import placement_group_table
 
-from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import search, workers
 from pipeline.images.checkpoints import Checkpoints
@@ -37,14 +35,14 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def searched(rates: list[float], workers: int = 1, epochs: int = 4) -> Cell:
+def searched(rates: list[float], workers: int = 1, epochs: int = 4, **study: Any) -> Cell:
     """A cell whose learning rate is searched; rates of nearly nothing fall behind at once."""
     methods = {**METHODS, "deterministic": {"grid": {"learning_rate": rates}}}
     return make_cell(
         "deterministic",
-        experiment={"methods": methods, "epochs": epochs, "milestones": []},
+        experiment={"methods": methods, "epochs": epochs, "milestones": [], "clip": None},
         resources={"workers": workers},
-        study={"search": ["lenet"]},
+        study={"search": ["lenet"], **study},
     )
 
 
@@ -59,19 +57,6 @@ def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray() -> None
     best, trials = results(cell)
     assert best["source"] == "params" and best["hyperparameters"] == cell.hyperparameters and not trials
     assert not ray.is_initialized()
-
-
-def test_the_lowest_objective_is_chosen_and_failed_trials_are_not() -> None:
-    trials: list[search.Trial] = [{"objective": None, "n": 0}, {"objective": 0.3, "n": 1}, {"objective": 0.2, "n": 2}]
-    assert search.choose(trials)["n"] == 2
-    with pytest.raises(StudyError, match="no trial has a validation NLL"):
-        search.choose(trials[:1])
-
-
-def test_a_shorter_search_keeps_the_shape_of_the_schedule() -> None:
-    cell = make_cell(experiment={"epochs": 20, "milestones": [10]}, limits={"search_epochs": 4})
-    assert search.short(cell).experiment.epochs == 4
-    assert search.short(cell).experiment.milestones == (2,)
 
 
 def assert_nothing_is_left() -> None:
@@ -107,21 +92,49 @@ def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_report
 
 
 @pytest.mark.slow
-def test_a_killed_search_goes_on_from_the_checkpoints_of_its_trials(cluster: None) -> None:
+@pytest.mark.parametrize("searcher", ("optuna", "random"))
+def test_a_searcher_tries_as_many_points_as_asked_and_ends(cluster: None, searcher: str) -> None:
+    cell = searched([1e-3, 1e-4, 1e-5, 1e-6], epochs=1, searcher=searcher, trials=2)
+    search.run(cell)
+    best, trials = results(cell)
+    tried = [trial["hyperparameters"] for trial in trials]
+    assert len(tried) == 2 == best["trials"]
+    assert tried[0] != tried[1] and all(point in cell.grid_points() for point in tried)
+    assert best["objective"] == min(trial["objective"] for trial in trials)
+    ray.shutdown()
+    search.run(cell)  # has ended, and asks for nothing
+    assert not ray.is_initialized() and results(cell) == (best, trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", (1, 2))
+def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(cluster: None, num_workers: int) -> None:
+    cell = searched([1e30, 1e-3], num_workers, epochs=1)
+    cell = replace(cell, experiment=replace(cell.experiment, optimizer="sgd"))
+    search.run(cell)
+    best, trials = results(cell)
+    by_rate = {trial["hyperparameters"]["learning_rate"]: trial for trial in trials}
+    assert best["hyperparameters"]["learning_rate"] == 1e-3
+    assert by_rate[1e30]["objective"] is None and "the loss became" in by_rate[1e30]["status"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_search_that_was_cut_off_goes_on_from_the_checkpoints_of_its_trials(way: str) -> None:
     cell = searched([1e-3], epochs=15)
     state = jobs.state_folder(cell, "tune")
-    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state, jobs.data_of(cell))
-    running = subprocess.Popen([sys.executable, "-m", "pipeline.tune", "lenet"], stderr=subprocess.PIPE)
+    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state)
     checkpoints = Checkpoints(trial.state, trial.fingerprint)
-    while not checkpoints.paths() and running.poll() is None:
-        time.sleep(0.02)
-    running.kill()
-    running.communicate(timeout=60)
-    kept = checkpoints.load()
-    assert kept is not None and not kept["position"]["finished"]
-    search.run(cell)
+    disturb(way, checkpoints.paths, "tune", cell.name, worker="ImplicitFunc")
+    reached: list[Any] = []
+    if way != "worker killed":
+        assert tracked() == {"tune deterministic": "RUNNING" if way == "driver killed" else "KILLED"}
+        kept = checkpoints.load()
+        assert kept is not None and not kept["position"]["finished"]
+        reached = kept["position"]["history"]
+        assert command("tune", cell.name)[0] == 0
     (record,) = search.ended(state)
-    reached = len(kept["position"]["history"])
-    assert record["history"][:reached] == kept["position"]["history"]  # with their seconds: none was trained again
+    assert record["history"][: len(reached)] == reached  # with their seconds: none was trained again
     undisturbed = workers.alone(replace(trial, state=Path("undisturbed").absolute()), lambda epoch: None)
     assert record["status"] == "finished" and record["objective"] == undisturbed.best_score
+    assert tracked() == {"tune deterministic": "FINISHED", "tune deterministic learning_rate=0.001": "FINISHED"}

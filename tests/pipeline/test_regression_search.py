@@ -2,10 +2,9 @@ import json
 
 import pytest
 import yaml
-from tiny_study import cell, enter, write_params
+from tiny_study import cell, enter
 
 from pipeline import cluster
-from pipeline.errors import StudyError
 from pipeline.regression import search
 
 
@@ -48,38 +47,21 @@ def test_a_cell_that_is_not_searched_takes_its_hyperparameters_from_params_witho
     assert trials(cell("mnvi")) == []
 
 
-def test_equal_objectives_go_to_the_first_of_the_grid():
-    grid = [{"batch_size": 64}, {"batch_size": 32}]
-    found = [{"hyperparameters": point, "objective": 1.0} for point in reversed(grid)]
-    assert search.choose(found, grid)["hyperparameters"] == {"batch_size": 64}
-
-
-def test_a_failed_trial_is_never_chosen():
-    grid = [{"batch_size": 64}, {"batch_size": 32}]
-    found = [
-        {"hyperparameters": grid[0], "objective": None},
-        {"hyperparameters": grid[1], "objective": 9.0},
-    ]
-    assert search.choose(found, grid)["hyperparameters"] == {"batch_size": 32}
-    with pytest.raises(StudyError, match="learning_rate"):
-        search.choose(found[:1], grid)
-
-
-def test_random_search_draws_as_many_points_as_asked_and_always_the_same(tmp_path, monkeypatch):
-    grid = {"batch_size": [8, 16, 32], "learning_rate": [0.1, 0.01]}
-    enter(tmp_path, monkeypatch, grid=grid, searcher="random", trials=4)
+@pytest.mark.slow
+@pytest.mark.parametrize("searcher", ["optuna", "random"])
+def test_a_searcher_tries_as_many_points_as_asked_and_ends(tmp_path, monkeypatch, searcher):
+    grid = {"learning_rate": [0.1, 0.05, 0.01], "batch_size": [16, 32]}
+    enter(tmp_path, monkeypatch, grid=grid, searcher=searcher, trials=3)
     one = cell("deterministic")
-    drawn = search.points(one)
-    assert len(drawn) == 4
-    assert drawn == search.points(one)
-    assert all(point in one.grid_points() for point in drawn)
-
-
-def test_optuna_that_is_not_installed_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    enter(tmp_path, monkeypatch, grid={"batch_size": [8, 16]}, searcher="optuna")
-    with pytest.raises(StudyError, match="optuna is not installed"):
-        search.run(cell("deterministic"))
+    search.run(one)
+    tried = [trial["hyperparameters"] for trial in trials(one)]
+    assert len(tried) == 3 == best(one)["trials"]
+    assert all(tried.count(point) == 1 and point in one.grid_points() for point in tried)
+    assert best(one)["objective"] == min(trial["objective"] for trial in trials(one))
+    before = trials(one)
+    monkeypatch.setattr(cluster, "connected", lambda: pytest.fail("a search that has ended was taken up"))
+    search.run(one)
+    assert trials(one) == before
 
 
 def test_trials_of_other_data_are_deleted(tmp_path):
@@ -87,14 +69,3 @@ def test_trials_of_other_data_are_deleted(tmp_path):
     search.Ledger(tmp_path, ["settings", "digest"]).add(trial)
     assert search.Ledger(tmp_path, ["settings", "digest"]).trials() == [trial]
     assert search.Ledger(tmp_path, ["settings", "other"]).trials() == []
-
-
-def test_a_short_trial_goes_through_the_whole_schedule(tmp_path, monkeypatch):
-    enter(tmp_path, monkeypatch)
-    write_params(
-        tmp_path / "params.yaml",
-        recipe={"epochs": 40, "milestones": [20], "kappa": {0: 0.1, 20: 1.0}},
-        limits={"search_epochs": 10},
-    )
-    short = search.short(cell("mnvi")).experiment
-    assert (short.epochs, short.milestones, short.kappa) == (10, (5,), {0: 0.1, 5: 1.0})

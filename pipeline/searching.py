@@ -1,0 +1,222 @@
+"""What the searches of both kinds share: the points they try, Ray Tune that goes through them, and the best of them.
+
+`study.searcher` says how points are proposed: `grid` takes every one, `random` as many as `study.trials`, `optuna` as
+many, each in view of the results so far. No point is tried twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import TrialState, create_trial
+from ray import tune
+from ray.tune import TuneError
+from ray.tune.search import Searcher
+
+from pipeline import files, tracking
+from pipeline.errors import StudyError, words_of
+from pipeline.params import Cell
+
+MADE_BY = "python -m pipeline.tune"
+SEED = 0
+RESTARTS = 3  # of a trial whose process dies
+
+Point = dict[str, Any]
+Trial = dict[str, Any]  # a record of trials.json
+
+
+def name_of(point: Point) -> str:
+    return hashlib.sha256(json.dumps(point, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def short(cell: Cell) -> Cell:
+    """The cell as its trials train it: the whole schedule in fewer epochs, if the study says so."""
+    return replace(cell, experiment=cell.experiment.shortened(cell.limits.search_epochs))
+
+
+def leave_unsearched(cell: Cell) -> None:
+    """Takes the hyperparameters from the parameters."""
+    _write(cell, {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}, [])
+
+
+def conclude(cell: Cell, trials: Sequence[Trial], tracked: tracking.Run, metric: str) -> None:
+    """Writes down the trials and the best of them."""
+    best = choose(trials, cell.grid_points())
+    chosen = {
+        "source": "search",
+        "hyperparameters": cell.with_hyperparameters(best["hyperparameters"]).hyperparameters,
+        "objective": best["objective"],
+        "trials": len(trials),
+    }
+    _write(cell, chosen, trials)
+    tracked.metrics({metric: best["objective"]}, step=0)
+    tracked.artifact(cell.tune / "best.yaml")
+    tracked.artifact(cell.tune / "trials.json")
+
+
+def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:
+    """The lowest objective; among equals the point that comes first in the grid."""
+    sound = [trial for trial in trials if trial["objective"] is not None]
+    if not sound:
+        raise StudyError(
+            "search: in every trial the loss stopped being a number; lower learning_rate or clip in params.yaml"
+        )
+    return min(sound, key=lambda trial: (trial["objective"], grid.index(trial["hyperparameters"])))
+
+
+def _write(cell: Cell, best: dict[str, Any], trials: Sequence[Trial]) -> None:
+    files.write_json(cell.tune / "trials.json", list(trials))
+    files.write_yaml(cell.tune / "best.yaml", best)
+
+
+def proposer(cell: Cell, known: Sequence[Trial], again: bool = False) -> tuple[Searcher, int]:
+    """What proposes points to Tune, and how many it has to propose.
+
+    Args:
+        known: trials that have ended.
+        again: whether these points are proposed once more, where all are settled beforehand.
+    """
+    grid = cell.grid_points()
+    count = len(grid) if cell.study.searcher == "grid" else min(cell.study.trials, len(grid))
+    if cell.study.searcher == "optuna":
+        return Optuna(cell, known), count - len(known)
+    settled = random.Random(SEED).sample(grid, count) if cell.study.searcher == "random" else grid
+    finished = [] if again else [trial["hyperparameters"] for trial in known]
+    left = [point for point in settled if point not in finished]
+    return Settled(left), len(left)
+
+
+class Settled(Searcher):
+    """Points in their order. Tune's own for that would not let the number of trials at a time be bounded."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        super().__init__()
+        self._left = list(points)
+
+    def suggest(self, trial_id: str) -> Point:
+        return self._left.pop(0)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Changes nothing."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: a search is taken up from its trials."""
+
+
+class Optuna(Searcher):
+    """Optuna's sampler on the points of a grid, each of which it is given once.
+
+    Ray's own wrapper lets it come back to a point; a search that is taken up again would not know where it stood.
+    """
+
+    ATTEMPTS = 20  # at a point that is left, before the first of them is taken
+
+    def __init__(self, cell: Cell, known: Sequence[Trial]) -> None:
+        super().__init__()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
+        self._axes: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(values) for name, values in cell.grid.items()
+        }
+        self._asked: dict[str, optuna.Trial] = {}
+        self._left = cell.grid_points()
+        for trial in known:
+            point, value = trial["hyperparameters"], trial["objective"]
+            self._left.remove(point)
+            value = math.inf if value is None else value
+            self._study.add_trial(create_trial(params=point, distributions=self._axes, value=value))
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        assert metric is not None
+        self._objective = metric
+        return True
+
+    def suggest(self, trial_id: str) -> Point:
+        self._asked[trial_id] = asked = self._ask()
+        self._left.remove(asked.params)
+        return dict(asked.params)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        value = None if error or result is None else result.get(self._objective)
+        state = TrialState.FAIL if value is None else None
+        self._study.tell(self._asked.pop(trial_id), value, state)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: a search is taken up from its trials."""
+
+    def _ask(self) -> optuna.Trial:
+        for _ in range(self.ATTEMPTS):
+            asked = self._study.ask(self._axes)
+            if asked.params in self._left:
+                return asked
+            self._study.tell(asked, state=TrialState.FAIL)
+        self._study.enqueue_trial(self._left[0])
+        return self._study.ask(self._axes)
+
+
+def go_through(
+    cell: Cell,
+    trainable: Any,
+    proposals: tuple[Searcher, int],
+    when_ended: Callable[[Point, dict[str, Any]], None],
+    *,
+    storage: str,
+    **config: Any,
+) -> None:
+    """Has Tune run the trials.
+
+    Args:
+        proposals: of :func:`proposer`.
+        when_ended: told the point of each trial that ends, and the last it reported.
+        storage: for Tune's own files, from which nothing is read.
+        config: further settings of `tune.TuneConfig`.
+    """
+    algorithm, count = proposals
+    tune_config = tune.TuneConfig(mode="min", search_alg=algorithm, num_samples=count, **config)
+    try:
+        errors = (
+            tune.Tuner(
+                trainable,
+                tune_config=tune_config,
+                run_config=tune.RunConfig(
+                    name=f"tune-{cell.name}",
+                    storage_path=storage,
+                    verbose=0,
+                    callbacks=[_Recorder(when_ended)],
+                    failure_config=tune.FailureConfig(max_failures=RESTARTS),
+                ),
+            )
+            .fit()
+            .errors
+        )
+    except OSError as error:
+        raise StudyError(
+            f"{storage}: cannot be written ({error.strerror or error}); free some space or make the folder writable, "
+            "then run the same command again"
+        ) from error
+    except TuneError as error:
+        raise StudyError(f"{cell.name}: the search broke off: {words_of(error)}") from error
+    if errors:
+        raise StudyError(
+            f"{cell.name}: a trial failed {RESTARTS + 1} times, at last with\n{words_of(errors[0])}\n"
+            "The same command goes on from here"
+        )
+
+
+class _Recorder(tune.Callback):
+    def __init__(self, when_ended: Callable[[Point, dict[str, Any]], None]) -> None:
+        self.when_ended = when_ended
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune writes a copy of its callbacks to disk, which nobody reads; a tracked run cannot be copied
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.when_ended(dict(trial.config), trial.last_result)
