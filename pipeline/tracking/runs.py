@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from pipeline import console
+from pipeline.errors import StudyError
 from pipeline.masking import masked
 from pipeline.tracking import identity, sender, store, system
 from pipeline.tracking.sender import Sender
@@ -143,19 +143,19 @@ def run(
     known = identity.claim(folder, experiment, name, None if parent is None else parent.state)
     store.ready(known.uri)
     it = Run(folder)
-    it.status("RUNNING")
-    it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
-    it.sender.flush(min(wait, _FIRST_ANSWER), insist=False)
-    measured = system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext()
     try:
-        with measured:
+        it.status("RUNNING")
+        it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
+        it.sender.flush(min(wait, _FIRST_ANSWER), insist=False)
+        with system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext():
             yield it
     except (KeyboardInterrupt, SystemExit):
         _end(it, "KILLED", min(wait, _SOON), insist=False)
         raise
     except BaseException as error:  # told to the run, and raised again
-        it.tag({"error": f"{type(error).__name__}: {sender.brief(error)}"})
-        _end(it, "FAILED", min(wait, _SOON), insist=False)
+        with suppress(StudyError):  # a full disk, about which the error itself says more
+            it.tag({"error": f"{type(error).__name__}: {sender.brief(error)}"})
+            _end(it, "FAILED", min(wait, _SOON), insist=False)
         raise
     else:
         _end(it, "FINISHED", wait, insist=parent is None)
@@ -192,9 +192,8 @@ def _provenance() -> dict[str, str]:
     tags = {}
     if commit := source_commit():
         tags["mlflow.source.git.commit"] = commit
-    lock = Path("dvc.lock")
-    if lock.exists():
-        tags["dvc.lock"] = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if lock := identity.lock_digest():
+        tags[identity.LOCK] = lock
     return tags
 
 
