@@ -1,6 +1,6 @@
 """A fault campaign: a small study is disturbed at random moments until so many faults have hit.
 
-    python -m tools.faults                            # 50 faults, 40 minutes at most; writes docs/faults.md
+    python -m tools.faults                            # 50 faults, an hour at most; writes docs/faults.md
     python -m tools.faults --faults 7 --output /tmp/faults
 
 After each study everything is held against the undisturbed one: numbers, weights, runs in MLflow, and what may have
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=50, help="that have to hit (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of kinds and moments (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=40, help="no fault after these (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, help="no fault after these (default: %(default)s)")
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="of the study (default: all)")
     parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="of the studies, in turn")

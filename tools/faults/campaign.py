@@ -24,6 +24,7 @@ from tools.ray_nodes import Nodes
 
 MEGABYTES = 256  # of the study's disk
 STUCK = 600.0  # seconds without progress, though all is mended: the study does not end
+WITHIN = 0.35  # of the undisturbed study's time: the next fault comes at a random moment in it
 GLANCE = 0.3  # seconds between two looks
 NODES = {
     "GLOO_SOCKET_IFNAME": room.CABLE,
@@ -70,11 +71,12 @@ class Disturbed:
 class Campaign:
     def __init__(self, folder: Path, nodes: Nodes, network: Network, cells: Sequence[str], seed: int) -> None:
         self.folder, self.nodes, self.network, self.cells = folder, nodes, network, cells
-        self.disk, self.log = folder / "disk", folder / "commands.log"
+        self.disk, self.log, self.code = folder / "disk", folder / "commands.log", folder / "code"
         self.study, self.storage = self.disk / "study", self.disk / "storage"
         self.rng = random.Random(seed)
         self.expected: Outcome | None = None
         self.seconds = 0.0  # of the undisturbed study
+        study.copy_code(self.code)
 
     def undisturbed(self) -> None:
         """Runs the study that the others have to equal."""
@@ -109,14 +111,14 @@ class Campaign:
         while True:
             struck = len(it.hits)
             it.commands += 1
-            command = study.start(self.study, environment, self.log)
+            started, command = time.time(), study.start(self.study, environment, self.log)
             scene = Scene(self.nodes, self.network, server, self.disk, command)
             try:
                 while command.poll() is None:
+                    if self._is_stuck(it, started):
+                        return f"no progress for {STUCK:.0f} s\n{self._said()}"
                     if kinds and time.monotonic() < until:
                         self._strike(it, kinds, scene)
-                    elif self._is_stuck(it):
-                        return f"no progress for {STUCK:.0f} s\n{self._said()}"
                     else:
                         time.sleep(GLANCE)
                     look_after(self.nodes)
@@ -131,15 +133,14 @@ class Campaign:
             say("the same command again")
 
     def _strike(self, it: Disturbed, kinds: list[str], scene: Scene) -> None:
-        """The first kind that has a target strikes at a random moment, and is mended."""
-        kind = next((kind for kind in kinds if FAULTS[kind].target(scene)), None)
-        if kind is None:
-            time.sleep(GLANCE)
-            return
-        fault = FAULTS[kind]
-        self._pass(it, scene, self.rng.uniform(0, fault.within * self.seconds))
+        """At a random moment the first kind that has a target strikes, and is mended."""
+        self._pass(it, scene, self.rng.uniform(0, WITHIN * self.seconds))
         stage, now = scene.stage(), time.time()
-        if scene.command.poll() is not None or not fault.strike(scene, self.rng):
+        for kind in sorted(kinds, key=lambda kind: not FAULTS[kind].seldom):
+            fault = FAULTS[kind]
+            if fault.target(scene) and fault.strike(scene, self.rng):
+                break
+        else:
             it.misses += 1
             return
         kinds.remove(kind)
@@ -161,8 +162,9 @@ class Campaign:
             if hit.recovered is None and last > hit.at:
                 hit.recovered = last - hit.at
 
-    def _is_stuck(self, it: Disturbed) -> bool:
-        return time.time() - max([study.progress(self.study, self.storage), *(hit.at for hit in it.hits)]) > STUCK
+    def _is_stuck(self, it: Disturbed, started: float) -> bool:
+        last = max([started, study.progress(self.study, self.storage), *(hit.at for hit in it.hits)])
+        return time.time() - last > STUCK
 
     def _said(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
@@ -191,7 +193,7 @@ class Campaign:
         }
         server = Server(self.folder / "mlflow", room.HEAD, environment)
         environment["MLFLOW_TRACKING_URI"] = server.address
-        study.make(self.study, self.cells, environment)
+        study.make(self.study, self.code, self.cells, environment)
         try:
             server.start()
             yield server, environment

@@ -52,7 +52,7 @@ class Scene:
 class Fault:
     """One kind of fault."""
 
-    within = 0.2  # of the undisturbed study's time, since its target was seen: it strikes at a random moment
+    seldom = False  # whether its target is there for a short time only: then it takes precedence
     lasts = (0.0, 0.0)  # seconds until it is mended, at random
 
     def target(self, scene: Scene) -> bool:
@@ -70,8 +70,8 @@ class Fault:
 class KillProcess(Fault):
     """One process, of those whose command line matches."""
 
-    def __init__(self, pattern: re.Pattern[str], within: float) -> None:
-        self.pattern, self.within = pattern, within
+    def __init__(self, pattern: re.Pattern[str], seldom: bool = False) -> None:
+        self.pattern, self.seldom = pattern, seldom
 
     def target(self, scene: Scene) -> bool:
         return bool(scene.processes(self.pattern))
@@ -174,9 +174,9 @@ def _runs(nodes: Nodes) -> bool:
 
 
 FAULTS: dict[str, Fault] = {
-    "worker killed": KillProcess(_TRAINS, within=0.06),
-    "trial killed": KillProcess(_TRIAL, within=0.06),
-    "stage killed": KillProcess(_STAGE, within=0.2),
+    "worker killed": KillProcess(_TRAINS, seldom=True),
+    "trial killed": KillProcess(_TRIAL, seldom=True),
+    "stage killed": KillProcess(_STAGE),
     "dvc killed": KillAll(),
     "second node killed": KillNode(),
     "second node cut off": CutNode(),

@@ -100,13 +100,17 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def make(folder: Path, cells: Sequence[str], environment: Mapping[str, str]) -> None:
-    """A DVC project with this project's code and stages, and some of the cells."""
-    folder.mkdir(parents=True, exist_ok=True)
+def copy_code(folder: Path) -> None:
+    """What all studies of a campaign have in common, even if somebody works on the project meanwhile."""
     for name in CODE:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", ".dvcignore"):
         shutil.copy(ROOT / name, folder)
+
+
+def make(folder: Path, code: Path, cells: Sequence[str], environment: Mapping[str, str]) -> None:
+    """A DVC project with that code and its stages, and some of the cells."""
+    shutil.copytree(code, folder)
     chosen = {"data": list(cells), "cells": {name: CELLS[name] for name in cells}, "search": list(cells)}
     params = {**PARAMS, "study": {**PARAMS["study"], **chosen}}
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
