@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,16 @@ import pytest
 import torch
 import yaml
 from commands import command
+from image_study import make_cell, make_job
 from small_disk import SmallDisk, mounted
 from tiny_study import write_params
 from tracking_cases import new_store  # noqa: F401
 
 from pipeline import cluster, files, params, searching
+from pipeline.errors import StudyError
+from pipeline.images import job as jobs
+from pipeline.images import search as image_search
+from pipeline.images import workers
 from pipeline.regression import folds, networks, search, training
 
 pytestmark = pytest.mark.slow
@@ -177,3 +182,29 @@ def test_another_run_of_the_stage_makes_the_same(walk: Walk, stage: str) -> None
     files.remove(folder)
     assert run(stage)[0] == 0
     assert contents(str(folder)) == before
+
+
+def test_a_trial_without_room_for_its_checkpoint_is_no_failed_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = make_cell("deterministic", experiment={"epochs": 1, "milestones": []})
+    state = cell.state("tune").absolute()
+    with mounted(tmp_path / "work") as disk:
+        with disk.full(), pytest.raises(StudyError, match=r"checkpoint-\S+: cannot be written \(No space left"):
+            image_search.train_trial({}, cell, state, jobs.data_of(cell), 1)
+        assert not image_search.ended(state) and not [path for path in contents("work") if "checkpoint" in path]
+
+
+def test_training_of_images_goes_on_once_there_is_room_for_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell = make_cell("deterministic", experiment={"epochs": 2, "milestones": []})
+    undisturbed = workers.alone(replace(make_job(cell), state=tmp_path / "undisturbed"), lambda epoch: None)
+    with mounted(tmp_path / "work", megabytes=80) as disk:
+        with disk.full(), pytest.raises(StudyError, match=r"checkpoint-\S+: cannot be written \(No space left"):
+            workers.alone(make_job(cell), lambda epoch: None)
+        found = workers.alone(make_job(cell), lambda epoch: None)
+    for name, values in undisturbed.best_weights.items():
+        assert torch.equal(found.best_weights[name], values), name
