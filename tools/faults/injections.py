@@ -19,7 +19,7 @@ from tools.faults.server import Server
 from tools.ray_nodes import Nodes
 
 SECOND = 1  # the node that is struck; the head's loss would be that of the cluster
-_STAGE = re.compile(r"-m pipeline\.(\w+)(?: (\S+))?")
+_STAGE = re.compile(r"^\S*python\S* -m pipeline\.(\w+)(?: (\S+))?")  # not the shell that started it
 _TRAINS = re.compile(r"ray::(RayTrainWorker|_RayTrainWorker|_train_chunk)")
 _TRIAL = re.compile(r"ray::ImplicitFunc")
 
