@@ -118,7 +118,10 @@ def test_the_page_names_a_study_that_failed_a_check() -> None:
     document = {"command": "c", "machine": "m", "faults": 1, "minutes": 2.0, "undisturbed_seconds": 60.0}
     page = report.markdown({**document, "studies": [{**study, "problems": problems}]})
     assert "| disk full | 1 | 0 | 1 | 12 s, 12 s | train 1 |" in page
-    assert "1 studies failed a check" in page and "results/x.json: not JSON" in page
+    assert "Studies that failed a check: 1." in page and "in one study" in page
+    assert (
+        "Study 1 (driver), files:\n\n    results/x.json: not JSON" in page and "Study 1 (driver), weights" not in page
+    )
     assert f"| {report.CHECKS['files']} | 0 of 1 |" in page and f"| {report.CHECKS['weights']} | 1 of 1 |" in page
 
 

@@ -47,10 +47,10 @@ def markdown(document: dict[str, Any]) -> str:
         "strikes at random moments, and gives the same command, `dvc repro`, again whenever it has failed. The study",
         "and the faults are in `tools/faults`.",
         "",
-        f"{len(hits)} of {document['faults']} faults hit, in {len(studies)} studies, within {document['minutes']:.0f} "
-        f"minutes on {document['machine']}; {sum(study['misses'] for study in studies)} came too late to hit anything "
-        f"and do not count. The undisturbed study took {document['undisturbed_seconds']:.0f} s. "
-        + (f"**{unsound} studies failed a check.**" if unsound else "Every study passed every check."),
+        f"{len(hits)} of {document['faults']} faults hit, in {_count(studies)}, within {document['minutes']:.0f} "
+        f"minutes on {document['machine']}; {sum(study['misses'] for study in studies)} more found nothing to hit and do "
+        f"not count. The undisturbed study took {document['undisturbed_seconds']:.0f} s. "
+        + (f"**Studies that failed a check: {unsound}.**" if unsound else "Every study passed every check."),
         "",
         "The second node is a network namespace at the end of a virtual cable; it is cut off by pulling that.",
         "The study is on a small disk in memory, which is filled. Studies take turns: in one the stages connect to the",
@@ -69,6 +69,8 @@ def markdown(document: dict[str, Any]) -> str:
     ]
     for number, study in enumerate(studies, 1):
         for check, problems in study["problems"].items():
+            if not problems:
+                continue
             lines += [f"\nStudy {number} ({study['mode']}), {check}:\n", *(f"    {line}" for line in _lines(problems))]
     return "\n".join(lines) + "\n"
 
@@ -80,6 +82,10 @@ def _row(kind: str, hits: list[dict[str, Any]]) -> str:
     ended = sum(hit["ended_command"] for hit in hits)
     where = ", ".join(f"{stage} {count}" for stage, count in stages.most_common())
     return f"| {kind} | {len(hits)} | {len(hits) - ended} | {ended} | {spans} | {where or '–'} |"
+
+
+def _count(studies: list[dict[str, Any]]) -> str:
+    return "one study" if len(studies) == 1 else f"{len(studies)} studies"
 
 
 def _passed(studies: list[dict[str, Any]], check: str) -> int:
