@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,16 +72,44 @@ class Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def run(self, *command: str) -> str:
+    @property
+    def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
+        someone = {f"GIT_{role}_{what}": "someone" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        return {**os.environ, **someone, "PATH": path, "DVC_NO_ANALYTICS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def reruns(self) -> set[str]:
-        """Runs what is out of date and names it."""
-        return set(re.findall(r"Running stage '([^']+)'", self.run("dvc", "repro")))
+    def reruns(self, *stages: str) -> set[str]:
+        """Runs what is out of date, of everything or of what these stages need, and names it."""
+        return set(re.findall(r"Running stage '([^']+)'", self.run("dvc", "repro", *stages)))
+
+    def stop(self, stage: str, how: signal.Signals) -> None:
+        """Runs a stage and, when it is at work, ends DVC with all that it has started, as Ctrl-C does."""
+        path, started = self.folder / f"pipeline/{stage.partition('@')[0]}.py", self.folder / "started"
+        whole = path.read_text()
+        path.write_text(f"{whole}Path('started').touch()\nimport time\ntime.sleep(600)\n")
+        command = ["dvc", "repro", stage]
+        running = subprocess.Popen(command, cwd=self.folder, env=self.environment, start_new_session=True)
+        while running.poll() is None and not started.exists():
+            time.sleep(0.02)
+        os.killpg(running.pid, how)
+        assert running.wait(100) != 0
+        started.unlink()
+        path.write_text(f"{whole}# after {how.name}\n")  # or DVC would take its results from its cache
+
+    def damaged(self) -> list[Path]:
+        """Files of the cache whose content is not what their names say."""
+        found = [path for path in (self.folder / ".dvc/cache/files/md5").rglob("*") if path.is_file()]
+        assert found
+        return [
+            path
+            for path in found
+            if hashlib.md5(path.read_bytes()).hexdigest() != path.parent.name + path.name.removesuffix(".dir")
+        ]
 
     def change(self, before: str, after: str) -> None:
         path = self.folder / "params.yaml"
@@ -145,6 +177,30 @@ def test_dvc_shows_metrics_parameters_and_plots(project):
     project.run("dvc", "plots", "show")
     page = (project.folder / "dvc_plots/index.html").read_text()
     assert all(column in page for column in ("misclassification", "accuracy", "log_likelihood"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_dvc_goes_on_after_it_was_stopped_and_its_cache_is_whole(project, how):
+    stage = f"train@{CELLS[0]}"
+    project.stop(stage, how)
+    assert not project.damaged()
+    assert stage in project.reruns(stage)
+    assert not project.damaged()
+    assert project.reruns(stage) == set()
+
+
+@pytest.mark.slow
+def test_one_run_with_another_parameter_shows_in_the_difference(project):
+    stage = f"train@{CELLS[0]}"
+    project.reruns(stage)
+    project.run("git", "add", "--all")
+    project.run("git", "commit", "--quiet", "--message", "before")
+    key = "experiments.boston.learning_rate"
+    assert f"Running stage '{stage}'" in project.run("dvc", "exp", "run", "-S", f"{key}=0.123", stage)
+    settings = json.loads((project.folder / "results/settings/boston-mnvi/train.json").read_text())
+    assert settings["experiment"]["learning_rate"] == 0.123
+    assert re.search(rf"{re.escape(key)}\s*\|\s*\S+\s*\|\s*0.123", project.run("dvc", "params", "diff", "--md"))
 
 
 def test_no_lock_is_committed_at_the_top_so_that_a_fresh_clone_runs_its_study():
