@@ -169,6 +169,7 @@ def go_through(
     when_ended: Callable[[Point, dict[str, Any]], None],
     *,
     storage: str,
+    metric: str,
     **config: Any,
 ) -> None:
     """Has Tune run the trials.
@@ -177,10 +178,12 @@ def go_through(
         proposals: of :func:`proposer`.
         when_ended: told the point of each trial that ends, and the last it reported.
         storage: for Tune's own files, from which nothing is read.
+        metric: of what a trial reports, the one to make small.
         config: further settings of `tune.TuneConfig`.
     """
     algorithm, count = proposals
-    tune_config = tune.TuneConfig(mode="min", search_alg=algorithm, num_samples=count, **config)
+    algorithm.set_search_properties(metric, "min", {})  # Tune does so only where it has a space of its own
+    tune_config = tune.TuneConfig(metric=metric, mode="min", search_alg=algorithm, num_samples=count, **config)
     try:
         errors = (
             tune.Tuner(

@@ -123,7 +123,7 @@ def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(cluste
 def test_a_search_that_was_cut_off_goes_on_from_the_checkpoints_of_its_trials(way: str) -> None:
     cell = searched([1e-3], epochs=15)
     state = jobs.state_folder(cell, "tune")
-    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state)
+    trial = search.trial_job(cell, {"learning_rate": 1e-3}, state, jobs.data_of(cell))
     checkpoints = Checkpoints(trial.state, trial.fingerprint)
     disturb(way, checkpoints.paths, "tune", cell.name, worker="ImplicitFunc")
     reached: list[Any] = []
