@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from random import Random
 import pytest
 import torch
 
-from tools.faults import outcome, report, room, traces
+from tools.faults import outcome, report, traces
 from tools.faults.__main__ import deck
 from tools.faults.injections import FAULTS
 from tools.faults.outcome import Outcome, Run
@@ -123,20 +121,3 @@ def test_the_page_names_a_study_that_failed_a_check() -> None:
         "Study 1 (driver), files:\n\n    results/x.json: not JSON" in page and "Study 1 (driver), weights" not in page
     )
     assert f"| {report.CHECKS['files']} | 0 of 1 |" in page and f"| {report.CHECKS['weights']} | 1 of 1 |" in page
-
-
-@pytest.mark.slow
-def test_a_regression_study_gets_over_a_fault_of_each_kind(tmp_path: Path) -> None:
-    """The short form of `make faults`. Without the cut, which takes half a minute to be noticed."""
-    try:
-        room.check()
-    except room.NoRoom as reason:
-        pytest.skip(str(reason))
-    kinds = [kind for kind in FAULTS if kind != "second node cut off"]
-    options = ["--faults", str(len(kinds)), "--minutes", "20", "--cells", "table", "--modes", "driver"]
-    campaign = [sys.executable, "-m", "tools.faults", *options, "--output", str(tmp_path), "--kinds", *kinds]
-    done = subprocess.run(campaign, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    studies = json.loads((tmp_path / "faults.json").read_text())["studies"]
-    assert sorted(hit["kind"] for study in studies for hit in study["hits"]) == sorted(kinds)
-    assert "Every study passed every check." in (tmp_path / "faults.md").read_text()
