@@ -20,10 +20,10 @@ help:  ## list the targets
 setup: $(INSTALLED)  ## create .venv and install the locked versions
 
 test: lint  ## lint, type check and run every test
-	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) --durations=25 --durations-min=10
+	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --durations=25 --durations-min=10
 
 fast: setup  ## run the tests that are not marked slow
-	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) -m "not slow"
+	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
 lint: setup  ## ruff, mypy and bandit
 	$(RUN) -m ruff check

@@ -78,6 +78,17 @@ def transform(name: str, normalisation: str, training: bool) -> Callable[[Batch,
     return apply
 
 
+def as_asked(name: str, batch: Batch) -> Tensor:
+    """uint8 [b, c, h, w]: what is left of stored images for evaluation, before they are normalised."""
+    return _pixels(batch, _known("augmentation", name, AUGMENTATIONS).crop, None)
+
+
+def in_pixels(normalisation: str) -> dict[str, list[float]]:
+    """Mean and deviation of each channel, on the scale of stored bytes."""
+    mean, std = _known("normalisation", normalisation, NORMALISATIONS)
+    return {"mean": [255 * value for value in mean], "std": [255 * value for value in std]}
+
+
 def _known(key: str, name: str, table: dict[str, T]) -> T:
     if name not in table:
         raise StudyError(f"{key}: {name!r} is not known; there are {', '.join(table)}")

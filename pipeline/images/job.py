@@ -115,6 +115,6 @@ def transform(cell: Cell, *, training: bool) -> Transform:
 
 
 def example(job: Job) -> Tensor:
-    """Two images as the network takes them."""
+    """Two images as a served network takes them: bytes, cropped if the recipe crops."""
     images = load_images(job.data.folder, "test")
-    return transform(job.cell, training=False)(images.take(torch.arange(2)), torch.Generator())
+    return augmentation.as_asked(job.cell.experiment.augmentation or "none", images.take(torch.arange(2)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline import cluster, files, tracking
 from pipeline.console import Progress, progress
+from pipeline.data import augmentation
 from pipeline.errors import StudyError, words_of
 from pipeline.images import job as jobs
 from pipeline.images import networks, workers
@@ -156,5 +157,6 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
     score, epoch = position["best_score"], position["best_epoch"]
     with _tracked(job, parent) as child:
         _track(position["history"], child)
-        tracking.model(child, net, job.cell, jobs.example(job), objective=score, step=epoch)
+        inputs = augmentation.in_pixels(str(job.cell.experiment.normalisation))
+        tracking.model(child, net, job.cell, jobs.example(job), inputs=inputs, objective=score, step=epoch)
     files.write_json(done, {"fingerprint": job.fingerprint})

@@ -22,6 +22,8 @@ class Fold:
     y: Tensor  # [rows]
     held_x: Tensor
     held_y: Tensor
+    mean: Tensor  # [features], float64: what the inputs were standardised by
+    std: Tensor
 
 
 def seed(*what: object) -> int:
@@ -65,4 +67,4 @@ def _fold(table: Table, training: Tensor, held: Tensor) -> Fold:
     std = torch.where(std > 0, std, 1.0)  # a column that happens to be constant within the fold
     x = ((x - mean) / std).float()
     y = y.float()
-    return Fold(x[training], y[training], x[held], y[held])
+    return Fold(x[training], y[training], x[held], y[held], mean, std)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+import mnvi
+from mnvi.replicas import Replicas
 from pipeline import files, tracking
 from pipeline.console import say
 from pipeline.params import Cell
 from pipeline.regression import folds, networks
 from pipeline.regression.chunks import Chunks, train
+from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica
 
 EVERY = 10  # epochs between two points of the loss that is kept
@@ -30,7 +33,8 @@ def run(cell: Cell) -> None:
         results = train(chunks, lambda index, result: _say_failures(chunks.parts[index], result["failures"]))
         state = {name: torch.cat([result["state"][name] for result in results]) for name in results[0]["state"]}
         losses = torch.cat([result["losses"] for result in results])
-        failures = networks.restore(cell, plan, parts, {"state": state, "losses": losses}).failures
+        trained = networks.restore(cell, plan, parts, {"state": state, "losses": losses})
+        failures = trained.failures
         files.write_tensors(cell.model / "replicas.pt", {"state": state, "losses": losses, "failures": failures})
         history = _history(losses, failures)
         intervals = [(result["began"], result["ended"]) for result in results]
@@ -55,6 +59,7 @@ def run(cell: Cell) -> None:
         for point in history:
             tracked.metrics({"loss": point["loss"]}, step=int(point["epoch"]))
         tracked.artifact(cell.model / "training.json")
+        _log_model(cell, trained, parts[0], torch.as_tensor(table.x), tracked)
 
 
 def chosen(cell: Cell) -> Cell:
@@ -75,6 +80,21 @@ def busy(intervals: Sequence[tuple[float, float]]) -> float:
         total += max(0.0, ended - max(began, until))
         until = max(until, ended)
     return total
+
+
+def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked: tracking.Run) -> None:
+    """The first network of the plan, that of fold 0 in run 0; of an ensemble, all members of that.
+
+    It is one of those that the table averages over. Which is the best, only test rows could tell, and they may not.
+    """
+    first = range(networks.members(cell))
+    if any(k in trained.failures for k in first):
+        say(f"{cell.name}: the first network failed, so no model is logged")
+        return
+    nets = [trained.module(k).net for k in first]
+    net = mnvi.Ensemble(nets) if cell.method == "ensemble" else nets[0]
+    inputs = {"mean": fold.mean.tolist(), "std": fold.std.tolist()}
+    tracking.model(tracked, net, cell, rows, inputs=inputs, step=cell.experiment.epochs)
 
 
 def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]:

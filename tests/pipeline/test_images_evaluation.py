@@ -26,14 +26,14 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def trained(method: str, **changes: Any) -> Cell:
-    """A cell as `train` leaves it, with two networks that have not learnt much."""
+def trained(method: str, seeds: int = 2, **changes: Any) -> Cell:
+    """A cell as `train` leaves it, with networks that have not learnt much."""
     cell = make_cell(method, **changes)
-    for seed in range(2):
+    for seed in range(seeds):
         net = jobs.objective(make_job(cell, seed=seed)).net
         assert isinstance(net, torch.nn.Module)
         files.write_tensors(cell.model / f"seed-{seed}" / "model.pt", net.state_dict())
-    training = {"seeds": 2, "complete": True, "seconds": 1.0, "num_parameters": networks.num_parameters(net)}
+    training = {"seeds": seeds, "complete": True, "seconds": 1.0, "num_parameters": networks.num_parameters(net)}
     files.write_json(cell.model / "training.json", training)
     files.write_yaml(cell.tune / "best.yaml", {"source": "params", "hyperparameters": cell.hyperparameters})
     return cell

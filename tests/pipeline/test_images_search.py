@@ -28,8 +28,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
+    """One for all tests, none of which may leave anything behind in it."""
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
@@ -51,12 +52,12 @@ def results(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return best, json.loads((cell.tune / "trials.json").read_text())
 
 
-def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray() -> None:
+def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = make_cell()
+    monkeypatch.setattr(search.cluster, "connected", lambda: pytest.fail("Ray was asked for"))
     search.run(cell)
     best, trials = results(cell)
     assert best["source"] == "params" and best["hyperparameters"] == cell.hyperparameters and not trials
-    assert not ray.is_initialized()
 
 
 def assert_nothing_is_left() -> None:
@@ -93,7 +94,9 @@ def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_report
 
 @pytest.mark.slow
 @pytest.mark.parametrize("searcher", ("optuna", "random"))
-def test_a_searcher_tries_as_many_points_as_asked_and_ends(cluster: None, searcher: str) -> None:
+def test_a_searcher_tries_as_many_points_as_asked_and_ends(
+    cluster: None, monkeypatch: pytest.MonkeyPatch, searcher: str
+) -> None:
     cell = searched([1e-3, 1e-4, 1e-5, 1e-6], epochs=1, searcher=searcher, trials=2)
     search.run(cell)
     best, trials = results(cell)
@@ -101,9 +104,10 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(cluster: None, search
     assert len(tried) == 2 == best["trials"]
     assert tried[0] != tried[1] and all(point in cell.grid_points() for point in tried)
     assert best["objective"] == min(trial["objective"] for trial in trials)
-    ray.shutdown()
+    assert_nothing_is_left()
+    monkeypatch.setattr(search.cluster, "connected", lambda: pytest.fail("Ray was asked for"))
     search.run(cell)  # has ended, and asks for nothing
-    assert not ray.is_initialized() and results(cell) == (best, trials)
+    assert results(cell) == (best, trials)
 
 
 @pytest.mark.slow
@@ -116,6 +120,7 @@ def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(cluste
     by_rate = {trial["hyperparameters"]["learning_rate"]: trial for trial in trials}
     assert best["hyperparameters"]["learning_rate"] == 1e-3
     assert by_rate[1e30]["objective"] is None and "the loss became" in by_rate[1e30]["status"]
+    assert_nothing_is_left()
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 from tiny_study import METHODS, cell, enter, make_study
+from tracking_cases import best_model
 
 from pipeline import cluster, files
 from pipeline.data import load_table
 from pipeline.regression import evaluation, folds, networks, search, training
 from pipeline.regression.chunks import Chunks
+from pipeline.regression.predictions import judge
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +57,22 @@ def test_a_network_of_the_plan_equals_one_trained_by_itself(study, ray_is_up):
     alone = networks.train(one, [plan[3]], parts)
     for name, values in saved["state"].items():
         torch.testing.assert_close(values[3], alone.state[name][0], msg=name)
+
+
+@pytest.mark.parametrize("method", ["mnvi", "ensemble"])
+def test_the_first_network_is_a_registered_model_that_takes_rows_as_they_are(study, ray_is_up, method):
+    one = train(method)
+    table, tests = folds.load(one)
+    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    saved = torch.load(one.model / "replicas.pt", weights_only=True)
+    (first, *_) = judge(one, plan, parts, networks.restore(one, plan, parts, saved), mean_and_deviation)
+    answer = best_model(f"tiny-{method}").predict(table.x[tests[0]])
+    assert answer["mean"].mean() == pytest.approx(first.scores["mean"], rel=1e-4)
+    assert answer["std"].mean() == pytest.approx(first.scores["std"], rel=1e-4)
+
+
+def mean_and_deviation(prediction, y):
+    return {"mean": float(prediction.mean.mean()), "std": float(prediction.stddev.mean())}
 
 
 def test_predictions_of_sampling_methods_repeat(study, ray_is_up):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from test_tracking_server import free_port, server
 from torch import Tensor, nn
-from tracking_cases import Cell, Experiment, client, folder, new_store, runs  # noqa: F401
+from tracking_cases import Cell, Experiment, best_model, client, folder, new_store, runs  # noqa: F401
 
 import mnvi
 from pipeline import tracking
@@ -36,12 +36,6 @@ def log(cell: Cell, net: nn.Module, example: Tensor, **settings: Any) -> None:
         tracking.model(run, net, cell, example, **settings)
 
 
-def load(name: str) -> Any:
-    import mlflow
-
-    return mlflow.pyfunc.load_model(client().get_model_version_by_alias(name, "best").source)
-
-
 REGRESSION = {
     "deterministic": {},
     "mnvi": {"prior_variance": 1.0},
@@ -57,7 +51,7 @@ def test_regression_answers_in_the_targets_unit_with_both_uncertainties(method: 
     x = torch.randn(7, 3)
     raw = x * 2 + 1
     log(cell, net, raw, inputs={"mean": [1.0] * 3, "std": [2.0] * 3}, targets={"mean": 10.0, "std": 4.0})
-    loaded = load(f"toy-{method}")
+    loaded = best_model(f"toy-{method}")
     answer = loaded.predict(raw.double().numpy())
     with torch.no_grad(), mnvi.options(**PAPER), torch.random.fork_rng([]):
         torch.manual_seed(0)
@@ -77,7 +71,7 @@ def test_classification_answers_with_probabilities_and_both_uncertainties(method
     net = network(cell, lambda: mnvi.models.lenet(10, 1, hyperparameters.get("dropout", 0.0)))
     images = torch.randint(0, 256, (3, 1, 28, 28), dtype=torch.uint8)
     log(cell, net, images, inputs={"mean": [33.3], "std": [78.6]})
-    loaded = load(f"toy-{method}")
+    loaded = best_model(f"toy-{method}")
     answer = loaded.predict(images.numpy())
     assert answer["probs"].shape == (3, 10)
     np.testing.assert_allclose(answer["probs"].sum(-1), 1, rtol=1e-5)
@@ -93,7 +87,7 @@ def test_classification_answers_with_probabilities_and_both_uncertainties(method
 def test_a_model_has_signature_example_and_pinned_requirements() -> None:
     cell = Cell(method_arguments={"prior_variance": 1.0})
     log(cell, network(cell, lambda: mnvi.models.mlp(3, 5)), torch.randn(7, 3))
-    metadata = load("toy-mnvi").metadata
+    metadata = best_model("toy-mnvi").metadata
     assert metadata.signature.inputs.inputs[0].shape == (-1, 3)
     assert metadata.signature.outputs.input_names() == ["mean", "std", "aleatoric", "epistemic"]
     assert metadata.saved_input_example_info is not None
@@ -122,7 +116,7 @@ def test_a_model_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     net = network(cell, lambda: mnvi.models.lenet(10, 1))
     images = torch.randn(2, 1, 28, 28)
     log(cell, net, images)
-    answer = load("toy-mnvi").predict(images.numpy())
+    answer = best_model("toy-mnvi").predict(images.numpy())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     port = free_port()
     with server(port, "models", "serve", "--model-uri=models:/toy-mnvi@best", "--env-manager=local", path="/ping"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from pipeline import params
 from pipeline.params import Cell
@@ -118,3 +119,16 @@ def make_study(folder: Path, **settings: Any) -> None:
 def cell(method: str) -> Cell:
     """Of the study in the current folder."""
     return params.load().cell(f"tiny-{method}")
+
+
+def add_photos(classes: int, images: int) -> None:
+    """Gives the study of this folder a data set of photographs, all noise."""
+    numbers = np.random.default_rng(0)
+    for label in range(classes):
+        folder = Path("photos") / f"class-{label}"
+        folder.mkdir(parents=True)
+        for image in range(images):
+            Image.fromarray(numbers.integers(256, size=(120, 100, 3), dtype=np.uint8)).save(folder / f"{image}.png")
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    settings["datasets"]["photos"] = {"kind": "folder", "test": "photos", "size": 64}
+    Path("params.yaml").write_text(yaml.safe_dump(settings))

@@ -52,6 +52,13 @@ def client() -> Any:
     return store.client(store.address())
 
 
+def best_model(name: str) -> Any:
+    """The registered model that has the alias, as MLflow loads it."""
+    import mlflow
+
+    return mlflow.pyfunc.load_model(client().get_model_version_by_alias(name, "best").source)
+
+
 def runs(experiment: str = "toy") -> list[Any]:
     """All runs of an experiment, the oldest first."""
     found = client().get_experiment_by_name(experiment)

@@ -1,0 +1,126 @@
+"""Stages that are killed or interrupted: the same command goes on, in the same MLflow run, and ends the same.
+
+Training is stopped in test_images_training.py and test_resume_regression.py, a search of images in
+test_images_search.py.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import report_study
+from commands import WAYS, command, disturb, one_cpu, tracked
+from test_images_evaluation import trained
+from tiny_study import add_photos, make_study
+from tiny_study import cell as tiny_cell
+from tracking_cases import new_store  # noqa: F401
+
+from pipeline import files, searching
+from pipeline.regression import folds, search
+
+pytestmark = pytest.mark.slow
+
+OF_THE_DRIVER = WAYS[:2]
+WHILE_STOPPED = {"driver killed": "RUNNING", "driver interrupted": "KILLED"}  # nobody is left to say the former
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(new_store, tmp_path / "mlflow.db")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("way", OF_THE_DRIVER)
+def test_preparing_photographs_goes_on_from_the_classes_it_had_read(way: str) -> None:
+    make_study(Path.cwd())
+    add_photos(classes=10, images=60)
+    notes = Path("work/prepare/photos/test/classes")
+    disturb(way, (notes / "class-0.json").exists, "prepare", "photos")
+    kept = contents(notes)
+    assert 0 < len(kept) < 10 and not Path("data/photos").exists()
+    status, said = command("prepare", "photos")
+    assert status == 0 and f"photos: {60 * len(kept)} of 600 images were decoded before" in said
+    after = contents(Path("data/photos"))
+    for folder in ("data", "work"):
+        files.remove(Path(folder))
+    assert command("prepare", "photos")[0] == 0
+    assert contents(Path("data/photos")) == after
+
+
+@pytest.mark.parametrize("way", OF_THE_DRIVER)
+def test_an_evaluation_goes_on_from_the_seeds_it_had_done(way: str) -> None:
+    cell = trained("mnvi", seeds=8)
+    state = cell.state("evaluate")
+    disturb(way, (state / "seed-0.pt").exists, "evaluate", cell.name)
+    assert not cell.evaluate.exists() and not (state / "seed-7.pt").exists()
+    assert tracked() == {"evaluate mnvi": WHILE_STOPPED[way]}
+    first = (state / "seed-0.pt").stat().st_mtime_ns
+    assert command("evaluate", cell.name)[0] == 0
+    assert (state / "seed-0.pt").stat().st_mtime_ns == first
+    assert tracked() == {"evaluate mnvi": "FINISHED"}
+
+    after = json.loads((cell.evaluate / "metrics.json").read_text())
+    for folder in (state, cell.evaluate):
+        files.remove(folder)
+    assert command("evaluate", cell.name)[0] == 0
+    undisturbed = json.loads((cell.evaluate / "metrics.json").read_text())
+    for metrics in (after, undisturbed):
+        del metrics["inference_ms"], metrics["inference_ms_std"]
+    assert after == undisturbed
+
+
+@pytest.mark.parametrize("way", OF_THE_DRIVER)
+def test_a_report_that_was_cut_off_leaves_the_one_before_and_is_made_anew(way: str) -> None:
+    settings = report_study.write_params(["boston-mnvi", "lenet-mnist-mnvi"])
+    report_study.write_results(settings)
+    assert command("report")[0] == 0
+    results = settings.study.results
+    before = contents(results / "report")
+
+    def a_figure_is_drawn() -> bool:
+        return any(results.glob(".report.*.tmp/figures/*"))
+
+    disturb(way, a_figure_is_drawn, "report")
+    assert contents(results / "report") == before
+    files.remove(results / "report")  # as DVC does before it runs a stage
+    assert command("report")[0] == 0
+    assert contents(results / "report") == before
+    assert not list(results.glob(".*.tmp"))
+
+
+RATES = [0.05, 0.01, 0.001]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(way: str) -> None:
+    make_study(Path.cwd(), grid={"learning_rate": RATES})
+    cell = tiny_cell("mnvi")
+
+    def ended() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in cell.state("tune").glob("finished/trial-*.json")}
+
+    with one_cpu():  # trials come one after the other
+        disturb(way, ended, "tune", cell.name, worker="ImplicitFunc")
+    if way != "worker killed":
+        assert not cell.tune.exists()
+        assert tracked()["tune mnvi"] == WHILE_STOPPED[way]
+        kept = ended()
+        assert 0 < len(kept) < len(RATES)
+        assert command("tune", cell.name)[0] == 0
+        assert kept.items() <= ended().items()
+    assert set(tracked().values()) == {"FINISHED"} and len(tracked()) == 1 + len(RATES)
+    table, tests = folds.load(cell)
+    parts = folds.validation_folds(table, tests)
+    trials = json.loads((cell.tune / "trials.json").read_text())
+    assert sorted(trial["hyperparameters"]["learning_rate"] for trial in trials) == sorted(RATES)
+    for trial in trials:
+        undisturbed = search.objective(searching.short(cell.with_hyperparameters(trial["hyperparameters"])), parts)
+        assert trial["objective"] == pytest.approx(undisturbed, rel=1e-6)
