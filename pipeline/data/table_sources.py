@@ -76,7 +76,27 @@ def _layout(dataset: Dataset, folder: Path) -> RawTable:
     if target[0] in features:
         raise StudyError(f"{folder / 'index_features.txt'}: column {target[0]} is the target; take it out")
     tests = _index_files(folder, len(values)) if dataset.splits == "standard" else None
+    if known:
+        _check_indices(folder, known, features, target[0], tests, len(values))
     return RawTable(str(file), values, features, target[0], tests)
+
+
+def _check_indices(
+    folder: Path, known: KnownTable, features: list[int], target: int, tests: list[list[int]] | None, rows: int
+) -> None:
+    """That a known table is asked the same question and split in the same way wherever it comes from."""
+    last = known.columns - 1
+    if target != last or features != list(range(last)):
+        raise StudyError(
+            f"{folder}: index_target.txt and index_features.txt name column {target} as target and {features} as "
+            f"features; of this data set they are column {last} and all before it. Replace these files, or give the "
+            "folder as a path and it is taken as a data set of its own"
+        )
+    if tests is not None and tests != splits.standard(rows):
+        raise StudyError(
+            f"{folder}: its index_test_*.txt are not the literature's splits of this data set; replace them, or give "
+            "the folder as a path and it is taken as a data set of its own"
+        )
 
 
 def _checked_content(dataset: Dataset, file: Path) -> bytes:

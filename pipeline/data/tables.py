@@ -62,6 +62,7 @@ def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:
     for note in notes:
         say(f"{dataset.name}: {note}")
     tests = _tests(dataset, raw)
+    _check_tests(raw, tests)
     summary = {
         "digest": digest(raw.values),
         "source": source,
@@ -81,8 +82,24 @@ def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
         raise StudyError(
             f"{raw.file}: the target, {_name(raw, raw.target)}, is {y[0]:g} in every row; name another column as target"
         )
+    largest = float(np.finfo(np.float32).max)
+    if np.abs(y).max() > largest:
+        raise StudyError(
+            f"{raw.file}: the target, {_name(raw, raw.target)}, has an entry of {np.abs(y).max():g}; networks "
+            f"compute in float32, which ends at {largest:.1e}: give it in a larger unit"
+        )
     constant = [_name(raw, raw.features[i]) for i in np.flatnonzero(np.ptp(x, axis=0) == 0)]
     return [f"{name} is the same in every row: standardised, it is zero and says nothing" for name in constant]
+
+
+def _check_tests(raw: RawTable, tests: list[list[int]]) -> None:
+    rows = len(raw.values)
+    for index, test in enumerate(tests):
+        if rows - len(test) < 2:
+            raise StudyError(
+                f"{raw.file}: part {index} of its splits tests on {len(test)} of {rows} rows; expected two at least to "
+                "learn from"
+            )
 
 
 def _name(raw: RawTable, column: int) -> str:

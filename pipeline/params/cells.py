@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.params import code
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
 
 WORK = Path("work")
@@ -84,14 +85,15 @@ class Cell:
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
     def fingerprint(self, stage: str) -> str:
-        """Digest of all settings that resumable state of the stage depends on; the data are not part of it.
+        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it.
 
-        How many seeds there are does not matter to the training of each.
+        How many seeds or runs there are does not matter to the training of each.
         """
         settings = self.settings(stage)
         if stage == "train":
-            del settings["experiment"]["seeds"]
-        text = json.dumps(settings, sort_keys=True, default=str)
+            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
+        made_by = [settings, code.of_kind(self.kind), code.of_library()]
+        text = json.dumps(made_by, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def settings(self, stage: str) -> dict[str, Any]:

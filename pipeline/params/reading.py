@@ -84,6 +84,7 @@ def read(raw: Any) -> Params:
     study = _study(top["study"])
     resources = Resources(**section("resources", top["resources"], schema.RESOURCES, schema.RESOURCES))
     datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
+    top["experiments"] |= _like_others(datasets, top["experiments"])
     for preset in schema.PRESETS:
         for name, value in top["experiments"].items():
             consistency.check_experiment(_experiment(name, value, preset), datasets)
@@ -124,6 +125,23 @@ def _dataset(name: str, raw: Any) -> Dataset:
     if dataset.splits == "kfold" and dataset.folds is None:
         raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
     return dataset
+
+
+def _like_others(datasets: dict[str, Dataset], experiments: dict[str, Any]) -> dict[str, Any]:
+    """The experiments of data sets that name the recipe of another one."""
+    found = {}
+    for name, dataset in datasets.items():
+        if dataset.recipe is None:
+            continue
+        path = f"datasets.{name}.recipe"
+        if dataset.recipe not in experiments:
+            raise unknown(path, dataset.recipe, experiments, "in experiments")
+        if name in experiments:
+            raise StudyError(
+                f"{path}: {dataset.recipe!r}, but there is an experiments.{name} as well; leave one of the two out"
+            )
+        found[name] = {**mapping(f"experiments.{dataset.recipe}", experiments[dataset.recipe]), "data": name}
+    return found
 
 
 def _experiment(name: str, raw: Any, preset: str) -> Experiment:

@@ -104,14 +104,16 @@ DATASETS: dict[str, dict[str, Check]] = {
         "splits": one_of(("kfold", "standard")),
         "folds": nullable(integer(2)),
         "sha256": nullable(checks.matching("[0-9a-f]{64}", "64 hexadecimal digits")),
+        "recipe": text,
     },
-    "images": {"kind": text, "validation": nullable(integer(1))},
+    "images": {"kind": text, "validation": nullable(integer(1)), "recipe": text},
     "folder": {
         "kind": text,
         "train": nullable(text),
         "test": text,
         "size": integer(1),
         "validation": nullable(integer(1)),
+        "recipe": text,
     },
 }
 DATASET_REQUIRED = {"table": ("splits",), "images": (), "folder": ("test", "size")}

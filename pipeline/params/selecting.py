@@ -11,6 +11,7 @@ import yaml
 from pipeline import files
 from pipeline.params.checks import unknown
 from pipeline.params.reading import load, parse, read
+from pipeline.params.settings import Experiment
 
 STUDIES = Path("studies")
 LOCK = Path("dvc.lock")
@@ -22,22 +23,37 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
     known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
     if name not in known:
         raise unknown("select", name, known, f"a study in {STUDIES}/")
-    before = load(params).study
+    before = load(params)
     source = STUDIES / f"{name}.yaml"
     section = SECTION.findall(source.read_text(encoding="utf-8"))[0].rstrip() + "\n\n"
     rest = parse(params)
-    if cells or results:
-        study = parse(source)["study"]
-        _narrow(study, cells, rest["experiments"])
+    study = parse(source)["study"]
+    added = _add_own(study, rest["datasets"])
+    if added or cells or results:
+        _narrow(study, cells, before.experiments)
         study["results"] = results or study["results"]
         section = yaml.safe_dump({"study": study}, sort_keys=False, default_flow_style=None, width=118) + "\n"
     after = read({**rest, **yaml.safe_load(section)}).study
     text = SECTION.sub(lambda _: section, params.read_text(encoding="utf-8"), count=1)
     files.write_text(params, text)
-    _swap_locks(before.results, after.results)
+    _swap_locks(before.study.results, after.results)
 
 
-def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Any]) -> None:
+def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
+    """Cells for data sets whose `recipe` is an experiment of the study, with all methods that this one has there."""
+    own = {name: given["recipe"] for name, given in datasets.items() if isinstance(given, dict) and "recipe" in given}
+    added = {
+        f"{name}-{cell['method']}": {"experiment": name, "data": name, "method": cell["method"]}
+        for name, recipe in own.items()
+        for cell in study["cells"].values()
+        if cell["experiment"] == recipe
+    }
+    study["cells"] |= added
+    study["data"] += [name for name in own if any(cell["data"] == name for cell in added.values())]
+    return bool(added)
+
+
+def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Experiment]) -> None:
     """Leaves only these cells, and what they need."""
     for cell in cells:
         if cell not in study["cells"]:
@@ -46,7 +62,7 @@ def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Any]
         study["cells"] = {cell: study["cells"][cell] for cell in cells}
         study["search"] = [cell for cell in study["search"] if cell in cells]
         used = [experiments[cell["experiment"]] for cell in study["cells"].values()]
-        needed = {name for experiment in used for name in (experiment["data"], *experiment.get("ood", []))}
+        needed = {name for experiment in used for name in (experiment.data, *experiment.ood)}
         study["data"] = [name for name in study["data"] if name in needed]
 
 

@@ -93,6 +93,7 @@ class Dataset:
     train: str | None = None
     test: str | None = None
     size: int | None = None
+    recipe: str | None = None  # an experiment; this data set then has one of its own name that is like it
 
     @property
     def folder_out(self) -> Path:

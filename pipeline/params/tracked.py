@@ -6,30 +6,23 @@ of its kind; `ood/<cell>.json` the digests of the data that the cell is tested o
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 from pipeline import files
+from pipeline.params import code
 from pipeline.params.cells import Cell
 from pipeline.params.reading import Params
 
 STAGES = ("tune", "train", "evaluate")
-CODE = {
-    "regression": [Path("pipeline/regression")],
-    "classification": [Path("pipeline/images"), Path("pipeline/data/augmentation.py")],
-}
 
 
 def write_settings(params: Params) -> None:
-    code = {kind: _digest(paths) for kind, paths in CODE.items()}
     study = params.study
     with files.replacing(study.results / "settings") as folder:
         for cell in params.cells():
             for stage in STAGES:
-                files.write_json(
-                    folder / cell.name / f"{stage}.json", {**cell.settings(stage), "code": code[cell.kind]}
-                )
+                settings = {**cell.settings(stage), "code": code.of_kind(cell.kind)}
+                files.write_json(folder / cell.name / f"{stage}.json", settings)
         files.write_json(folder / "report.json", {"name": study.name, "preset": study.preset, "cells": study.cells})
 
 
@@ -45,10 +38,3 @@ def _digests(cell: Cell) -> dict[str, Any]:
         summary = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {name}")
         digests[name] = summary.get("digest", "missing")
     return digests
-
-
-def _digest(paths: list[Path]) -> str:
-    """Of source files and folders of them, with their names."""
-    names = sorted(name for path in paths for name in (path.rglob("*.py") if path.is_dir() else [path]))
-    text = "".join(f"{name} {files.sha256(name)}\n" for name in names)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

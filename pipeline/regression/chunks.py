@@ -18,7 +18,7 @@ from pipeline import cluster, files
 from pipeline.console import progress
 from pipeline.params import Cell
 from pipeline.regression import networks
-from pipeline.regression.folds import Fold
+from pipeline.regression.folds import Fold, digest
 from pipeline.regression.networks import Replica
 
 SIZE = 100  # networks in a chunk: each records its step anew, which takes seconds; an interruption loses a chunk
@@ -32,31 +32,33 @@ class Chunks:
     folds: list[Fold]
     parts: list[list[Replica]]
     folder: Path
-    fingerprint: str
+    depends_on: list[str]
 
     @classmethod
-    def of(cls, cell: Cell, folds: list[Fold], plan: Sequence[Replica], digest: str) -> Chunks:
+    def of(cls, cell: Cell, folds: list[Fold], plan: Sequence[Replica]) -> Chunks:
         parts = [list(plan[start : start + SIZE]) for start in range(0, len(plan), SIZE)]
-        depends_on = [cell.fingerprint("train"), digest, [[asdict(network) for network in part] for part in parts]]
-        fingerprint = hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()
-        return cls(cell, folds, parts, cell.state("train") / "chunks", fingerprint)
+        return cls(cell, folds, parts, cell.state("train") / "chunks", [cell.fingerprint("train"), digest(folds)])
 
     def finished(self) -> dict[int, dict[str, Any]]:
-        """What earlier runs left; files that other settings or data made are deleted."""
+        """What earlier runs left; files that other settings, code or data made are deleted."""
         found = {}
         for index in range(len(self.parts)):
             path = self._path(index)
             if not path.exists():
                 continue
             result = files.read_tensors(path, made_by=f"python -m pipeline.train {self.cell.name}")
-            if result["fingerprint"] == self.fingerprint:
+            if result["fingerprint"] == self._fingerprint(index):
                 found[index] = result
             else:
                 files.remove(path)
         return found
 
     def save(self, index: int, result: dict[str, Any]) -> None:
-        files.write_tensors(self._path(index), {**result, "fingerprint": self.fingerprint})
+        files.write_tensors(self._path(index), {**result, "fingerprint": self._fingerprint(index)})
+
+    def _fingerprint(self, index: int) -> str:
+        text = json.dumps([self.depends_on, [asdict(network) for network in self.parts[index]]])
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index:04}.pt"

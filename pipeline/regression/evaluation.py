@@ -30,7 +30,7 @@ def run(cell: Cell) -> None:
             for one in judge(cell, plan, parts, trained, all_scores):
                 judged.append(one)
                 bar.advance()
-        scores = _scores(cell, training, judged)
+        scores = _scores(cell, training, judged, len(table.y))
         flat = _flat(scores)
         files.write_json(cell.evaluate / "scores.json", scores)
         files.write_json(cell.evaluate / "metrics.json", flat)
@@ -42,10 +42,10 @@ def summary(per_fold: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     """A run's value is the mean over its folds; mean and sample deviation are over runs.
 
     Args:
-        per_fold: [run][fold], None where a network failed; a run without any value is left out.
+        per_fold: [run][fold], None where a network failed. A run with such a fold is left out: the mean over the folds
+            that did not fail would be that of the easier ones.
     """
-    runs = [[value for value in run if value is not None] for run in per_fold]
-    values = [statistics.fmean(run) for run in runs if run]
+    values = [statistics.fmean(run) for run in _whole(per_fold)]
     return {
         "mean": statistics.fmean(values) if values else None,
         "std": statistics.stdev(values) if len(values) > 1 else None,
@@ -53,7 +53,21 @@ def summary(per_fold: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     }
 
 
-def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged]) -> dict[str, Any]:
+def over_splits(per_split: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    """A split's value is the mean over its runs; mean and sample deviation are over splits, as in the literature.
+
+    Args:
+        per_split: [run][split], None where a network failed; such a run is left out.
+    """
+    return summary(list(zip(*_whole(per_split), strict=True)))
+
+
+def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
+    found = [[value for value in run if value is not None] for run in runs]
+    return [values for values, run in zip(found, runs, strict=True) if len(values) == len(run)]
+
+
+def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows: int) -> dict[str, Any]:
     found = {(one.run, one.fold): one.scores for one in judged}
     per_fold = {
         name: [
@@ -62,6 +76,8 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged]) -> d
         ]
         for name in METRICS
     }
+    standard = cell.dataset.splits == "standard"
+    summarise = over_splits if standard else summary
     return {
         "kind": cell.kind,
         "data": cell.experiment.data,
@@ -69,13 +85,15 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged]) -> d
         "method": cell.method,
         "network": cell.experiment.network,
         "complete": training["complete"],
-        "runs": training["runs"],
+        "runs": len(_whole(per_fold[METRICS[0]])),
         "folds": training["folds"],
+        "deviation_over": "splits" if standard else "runs",
+        "rows": rows,
         "epochs": training["epochs"],
         "seconds": training["seconds"],
         "num_parameters": training["num_parameters"],
         "hyperparameters": training["hyperparameters"],
-        "metrics": {name: summary(values) for name, values in per_fold.items()},
+        "metrics": {name: summarise(values) for name, values in per_fold.items()},
         "per_fold": per_fold,
         "failed": [{"fold": one.fold, "run": one.run, "epoch": one.epoch} for one in judged if one.scores is None],
         "missing": None,

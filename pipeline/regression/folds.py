@@ -55,6 +55,15 @@ def validation_folds(table: Table, tests: list[Tensor]) -> list[Fold]:
     return folds
 
 
+def digest(folds: list[Fold]) -> str:
+    """Of all that networks learn from and are judged on."""
+    found = hashlib.sha256()
+    for fold in folds:
+        for part in (fold.x, fold.y, fold.held_x, fold.held_y):
+            found.update(f"{tuple(part.shape)}".encode() + part.numpy().tobytes())
+    return found.hexdigest()
+
+
 def _others(table: Table, rows: Tensor) -> Tensor:
     outside = torch.ones(len(table.y), dtype=torch.bool)
     outside[rows] = False

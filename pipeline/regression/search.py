@@ -35,7 +35,7 @@ def run(cell: Cell) -> None:
         return
     table, tests = folds.load(cell)
     parts = folds.validation_folds(table, tests)
-    ledger = Ledger(cell.state("tune"), [cell.fingerprint("tune"), table.summary["digest"]])
+    ledger = Ledger(cell.state("tune"), [cell.fingerprint("tune"), folds.digest(parts)])
     with tracking.run(cell, "tune", state=cell.state("tune")) as tracked:
         tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs, "folds": len(tests)})
         tracked.dataset(table.summary)

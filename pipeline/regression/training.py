@@ -26,7 +26,7 @@ def run(cell: Cell) -> None:
     parts = folds.test_folds(table, tests)
     runs = number_of_runs(cell)
     plan = networks.plan(cell, len(tests), runs)
-    chunks = Chunks.of(cell, parts, plan, table.summary["digest"])
+    chunks = Chunks.of(cell, parts, plan)
     with tracking.run(cell, "train", state=cell.state("train")) as tracked:
         tracked.params({**cell.hyperparameters, "runs": runs, "folds": len(tests), "epochs": cell.experiment.epochs})
         tracked.dataset(table.summary)

@@ -35,6 +35,9 @@ class Scores:
     complete: bool = False
     runs: int = 0
     folds: int | None = None
+    rows: int | None = None  # of the table, where it is known
+    deviation_over: str = "runs"
+    failed: int = 0  # networks of regression that left no prediction; runs with one of them are not counted
     seconds: float | None = None
     num_parameters: int | None = None
     metrics: dict[str, Score] = field(default_factory=dict)
@@ -93,6 +96,9 @@ def read_scores(path: Path) -> Scores:
         complete=record.get("complete", bool),
         runs=record.get("runs", int),
         folds=record.get("folds", int, type(None)),
+        rows=record.get("rows", int, type(None)),
+        deviation_over=record.get("deviation_over", str, type(None)) or "runs",
+        failed=len(record.get("failed", list, type(None)) or ()),
         seconds=record.get("seconds", int, float, type(None)),
         num_parameters=record.get("num_parameters", int, type(None)),
         metrics=_metrics(record),

@@ -35,6 +35,7 @@ class Record:
     paper: paper.Printed | None
     complete: bool
     reproduced: bool | None
+    rows: int | None  # of the data set
     notes: tuple[str, ...]  # what a reader must know to compare the two figures
     cell: str | None  # None: no cell of the study is this one
     variant: str = ""  # the experiment's name where another one already stands in this place of the table
@@ -52,7 +53,7 @@ class Record:
         return {True: REPRODUCED, False: DIFFERS, None: NOT_JUDGED}[self.reproduced]
 
     def as_json(self) -> dict[str, Any]:
-        kept = ("mean", "std", "runs", "folds", "complete", "reproduced", "cell")
+        kept = ("mean", "std", "runs", "folds", "rows", "complete", "reproduced", "cell")
         return {
             "data": self.data,
             "network": self.network,
@@ -130,6 +131,8 @@ def _records(key: paper.Key, one: Scores, entries: dict[str, paper.Printed], var
 def _measured(key: paper.Key, name: str, one: Scores, printed: paper.Printed | None, variant: str) -> Record:
     score = one.metrics[name]
     judged = reproduced(name, score.mean, score.std, printed) if printed and one.complete else None
+    if judged and one.failed:
+        judged = False  # what failed is not part of the figure
     return Record(
         *key,
         metric=name,
@@ -137,6 +140,7 @@ def _measured(key: paper.Key, name: str, one: Scores, printed: paper.Printed | N
         std=score.std,
         runs=one.runs,
         folds=one.folds,
+        rows=one.rows,
         paper=printed,
         complete=one.complete,
         reproduced=judged,
@@ -149,7 +153,7 @@ def _measured(key: paper.Key, name: str, one: Scores, printed: paper.Printed | N
 def _not_run(
     key: paper.Key, name: str, printed: paper.Printed | None, note: str, cell: str | None, variant: str = ""
 ) -> Record:
-    nothing: dict[str, Any] = {"mean": None, "std": None, "runs": 0, "folds": None, "reproduced": None}
+    nothing: dict[str, Any] = {"mean": None, "std": None, "runs": 0, "folds": None, "rows": None, "reproduced": None}
     return Record(
         *key, metric=name, paper=printed, complete=False, notes=(note,), cell=cell, variant=variant, **nothing
     )
@@ -163,6 +167,10 @@ def _notes(
         yield NOT_TO_THE_END_TEXT
     if score.mean is None:
         yield NOT_FINITE_TEXT
+    if one.failed:
+        yield f"{one.failed} networks failed; the runs they are of are left out"
+    if one.deviation_over != "runs":
+        yield f"± over {one.deviation_over}"
     if printed is None:
         yield NOT_IN_PAPER_TEXT
         return

@@ -43,9 +43,15 @@ def _likelihoods(title: str, records: Sequence[Record]) -> Grid:
     rows = _in_order(method for method, _ in found)
     return Grid(
         title,
-        [metrics.data_label(data) for data in columns],
+        [_heading(data, records) for data in columns],
         [(method, [found.get((method, data)) for data in columns]) for method in rows],
     )
+
+
+def _heading(data: str, records: Sequence[Record]) -> str:
+    """With the number of rows that were really used, which is not always the one that a paper prints."""
+    rows = next((record.rows for record in records if record.data == data and record.rows), None)
+    return metrics.data_label(data) + (f" (N = {rows:,})" if rows else "")
 
 
 def further_regression(records: Sequence[Record]) -> Grid | None:

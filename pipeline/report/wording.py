@@ -43,7 +43,7 @@ def ours(record: Record) -> str:
     scale = 10 ** metrics.exponent(record.data, record.metric)
     decimals = _decimals(record)
     mean = number(record.mean * scale, decimals)
-    if record.std is None or record.runs == 1 or record.metric == "parameters":
+    if record.std is None or record.metric == "parameters":
         return mean
     return f"{mean} ± {number(record.std * scale, decimals)}"
 

@@ -57,7 +57,7 @@ def table(name: str, file: Path) -> Dataset:
 
 
 @pytest.mark.slow
-def test_one_entry_in_params_is_enough_for_a_table_of_ones_own(tmp_path: Path) -> None:
+def test_the_command_prepares_a_table_of_ones_own(tmp_path: Path) -> None:
     entry = {"kind": "table", "file": str(csv(tmp_path / "own.csv")), "target": 2, "splits": "kfold", "folds": 3}
     own_params(tmp_path, {"own": entry})
     done = run(tmp_path, "own")

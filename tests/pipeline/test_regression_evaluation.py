@@ -77,12 +77,13 @@ def test_a_run_is_the_mean_of_its_folds_and_the_deviation_is_over_runs():
     assert all(isinstance(number, int | float) for number in flat.values())
 
 
-def test_failed_networks_are_left_out_and_counted():
+def test_runs_with_a_failed_network_are_left_out_and_counted():
     _, _, scores = trained("deterministic", failures={1: 2})
     assert scores["failed"] == [{"fold": 1, "run": 0, "epoch": 2}]
     rmse = scores["per_fold"]["rmse"]
     assert rmse[0][1] is None
-    assert scores["metrics"]["rmse"]["values"] == pytest.approx([rmse[0][0], statistics.fmean(rmse[1])])
+    assert scores["metrics"]["rmse"]["values"] == pytest.approx([statistics.fmean(rmse[1])])
+    assert scores["runs"] == 1 and scores["metrics"]["rmse"]["std"] is None
 
 
 def test_an_ensemble_with_a_failed_member_is_left_out():
@@ -94,8 +95,17 @@ def test_one_run_has_no_deviation():
     assert evaluation.summary([[1.0, 3.0]]) == {"mean": 2.0, "std": None, "values": [2.0]}
 
 
-def test_a_run_without_any_sound_network_is_left_out():
-    assert evaluation.summary([[None, None], [1.0, None]])["values"] == [1.0]
+def test_a_run_that_lacks_a_fold_is_left_out():
+    assert evaluation.summary([[None, 9.0], [1.0, 2.0]])["values"] == [1.5]
+    assert evaluation.summary([[None, 9.0]]) == {"mean": None, "std": None, "values": []}
+
+
+def test_standard_splits_deviate_over_splits():
+    assert evaluation.over_splits([[1.0, 3.0], [3.0, 5.0], [9.0, None]]) == {
+        "mean": 3.0,
+        "std": pytest.approx(math.sqrt(2)),
+        "values": [2.0, 4.0],
+    }
 
 
 def test_kappa_is_scaled_by_the_rows_of_the_training_fold():

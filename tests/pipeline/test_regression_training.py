@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from tracking_cases import best_model
 
 from pipeline import cluster, files
 from pipeline.data import load_table
+from pipeline.params import code
 from pipeline.regression import evaluation, folds, networks, search, training
 from pipeline.regression.chunks import Chunks
 from pipeline.regression.predictions import judge
@@ -114,10 +116,36 @@ def test_chunks_of_other_settings_are_deleted(study, ray_is_up):
     one = train("deterministic")
     table, tests = folds.load(one)
     parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
-    assert Chunks.of(one, parts, plan, table.summary["digest"]).finished()
+    assert Chunks.of(one, parts, plan).finished()
     changed = one.with_hyperparameters({"learning_rate": 0.01})
-    assert not Chunks.of(changed, parts, plan, table.summary["digest"]).finished()
+    assert not Chunks.of(changed, parts, plan).finished()
     assert not list(one.state("train").glob("chunks/*.pt"))
+
+
+def test_chunks_of_other_code_are_deleted(study, ray_is_up, monkeypatch):
+    one = train("deterministic")
+    table, tests = folds.load(one)
+    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    monkeypatch.setattr(code, "of_library", lambda: "changed")
+    assert not Chunks.of(one, parts, plan).finished()
+
+
+def test_chunks_of_other_targets_are_deleted(study, ray_is_up):
+    one = train("deterministic")
+    table, tests = folds.load(one)
+    plan = networks.plan(one, folds=2, runs=2)
+    other = folds.test_folds(replace(table, y=table.y + 1), tests)
+    assert not Chunks.of(one, other, plan).finished()
+
+
+def test_whole_chunks_stay_when_runs_are_added(study, ray_is_up, monkeypatch):
+    monkeypatch.setattr("pipeline.regression.chunks.SIZE", 2)
+    one = train("deterministic")
+    table, tests = folds.load(one)
+    parts = folds.test_folds(table, tests)
+    more = replace(one, experiment=replace(one.experiment, runs=3))
+    chunks = Chunks.of(more, parts, networks.plan(more, folds=2, runs=3))
+    assert len(chunks.parts) == 3 and list(chunks.finished()) == [0, 1]
 
 
 def test_busy_counts_overlaps_once_and_pauses_not_at_all():

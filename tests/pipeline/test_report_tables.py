@@ -177,8 +177,21 @@ def test_markdown_of_table_2_is_in_the_papers_units():
 
 
 def test_one_run_has_no_deviation():
-    record = only(tables.table_1([scores(runs=1, std=0.0)]), data="boston", method="mnvi")
+    record = only(tables.table_1([scores(runs=1, std=None)]), data="boston", method="mnvi")
     assert wording.ours(record) == "−2.430"
+
+
+def test_a_cell_with_failed_networks_is_not_reproduced_however_good_the_others_are():
+    record = only(tables.table_1([scores(mean=0.0, runs=19, failed=3)]), data="boston", method="mnvi")
+    assert record.reproduced is False and record.status == tables.DIFFERS
+    assert "3 networks failed" in markdown.table_1([record]) and "19 of 20 runs" in markdown.table_1([record])
+
+
+def test_a_deviation_over_splits_is_told_and_so_is_the_number_of_rows():
+    record = only(tables.table_1([scores(runs=1, deviation_over="splits", rows=1599)]), data="boston", method="mnvi")
+    text = markdown.table_1([record])
+    assert "−2.430 ± 0.020" in text and "± over splits" in text and "boston (N = 1,599)" in text
+    assert record.as_json()["rows"] == 1599
 
 
 def test_a_bar_in_a_reason_does_not_break_the_table():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,38 @@ def test_an_altered_known_table_in_the_mirror_is_an_error(tmp_path: Path, monkey
     ) as caught:
         find_table(of_folder("yacht"), cache=tmp_path / "cache")
     assert not isinstance(caught.value, MissingData) and not (tmp_path / "cache").exists()
+
+
+def test_a_known_table_in_the_mirror_has_the_known_target_and_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = numbers(rows=40)
+    yacht = replace(TABLES["yacht"], digest=digest(values), columns=4)
+    monkeypatch.setitem(TABLES, "yacht", yacht)
+    monkeypatch.setenv(MIRROR, str(tmp_path))
+    folder, entry = tmp_path / "uci" / "yacht", of_folder("yacht", splits="standard", folds=None)
+    layout(folder, values, splits.standard(40))
+    assert find_table(entry).tests == splits.standard(40)
+    layout(folder, values, splits.standard(40), target=0)
+    with pytest.raises(StudyError, match=r"name column 0 as target .* of this data set they are column 3"):
+        find_table(entry)
+    layout(folder, values, splits.standard(40)[::-1])
+    with pytest.raises(StudyError, match="are not the literature's splits"):
+        find_table(entry)
+    assert find_table(replace(entry, folder=str(folder))).tests == splits.standard(40)[::-1]
+
+
+def test_a_target_beyond_float32_is_refused(tmp_path: Path) -> None:
+    values = numbers()
+    values[3, -1] = 1e39
+    with pytest.raises(StudyError, match=r"column 3 .* has an entry of 1e\+39; networks compute in float32"):
+        find_table(of_folder(layout(tmp_path / "own", values)))
+
+
+def test_a_split_that_leaves_nothing_to_learn_from_is_refused(tmp_path: Path) -> None:
+    folder = layout(tmp_path / "own", numbers(), [[0, 1], list(range(19))])
+    with pytest.raises(StudyError, match=r"part 1 of its splits tests on 19 of 20 rows"):
+        find_table(of_folder(folder, splits="standard", folds=None))
 
 
 def test_a_path_that_leads_nowhere_is_missing_data(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""A data set of one's own: one entry in params.yaml, and the study that has its recipe has its cells too."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import command
+from test_tables import layout, numbers
+from tiny_study import enter
+
+from pipeline import cluster, params
+from pipeline.errors import StudyError
+from pipeline.params import selecting
+
+ENTRY = {"kind": "table", "folder": "./mine", "splits": "standard", "recipe": "tiny"}
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(tmp_path, monkeypatch)
+    layout(Path("mine"), numbers(rows=40), tests=[[0, 5, 7], [1, 2, 9], [3, 4, 30]])
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    cells = settings["study"]["cells"]
+    settings["study"]["cells"] = {name: cells[name] for name in ("tiny-mnvi", "tiny-ddvi")}
+    Path("studies").mkdir()
+    Path("studies/small.yaml").write_text(yaml.safe_dump({"study": settings["study"]}, sort_keys=False))
+    write(settings, ENTRY)
+
+
+def write(settings: dict[str, Any], entry: dict[str, Any]) -> None:
+    settings["datasets"]["mine"] = entry
+    Path("params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+
+
+def test_the_study_of_its_recipe_gets_cells_with_the_same_methods(study: None) -> None:
+    selecting.select("small", Path("params.yaml"), [], None)
+    after = params.load()
+    assert list(after.study.cells) == ["tiny-mnvi", "tiny-ddvi", "mine-mnvi", "mine-ddvi"]
+    assert after.study.data == ("tiny", "mine")
+    mine, tiny = after.cell("mine-mnvi"), after.cell("tiny-mnvi")
+    assert mine.data == Path("data/mine") and mine.hyperparameters == tiny.hyperparameters
+    assert mine.experiment.learning_rate == tiny.experiment.learning_rate
+
+
+def test_one_of_its_cells_can_be_chosen(study: None) -> None:
+    selecting.select("small", Path("params.yaml"), ["mine-ddvi"], "mine-alone")
+    assert list(params.load().study.cells) == ["mine-ddvi"] and params.load().study.data == ("mine",)
+
+
+@pytest.mark.parametrize(
+    "entry, message",
+    (
+        ({**ENTRY, "recipe": "tyni"}, r"datasets\.mine\.recipe: 'tyni' is not in experiments \(tiny\)"),
+        ({**ENTRY, "recipe": 3}, r"datasets\.mine\.recipe: 3"),
+    ),
+)
+def test_a_wrong_recipe_is_named(study: None, entry: dict[str, Any], message: str) -> None:
+    write(yaml.safe_load(Path("params.yaml").read_text()), entry)
+    with pytest.raises(StudyError, match=message):
+        params.load()
+
+
+def test_a_recipe_beside_an_experiment_of_that_name_is_refused(study: None) -> None:
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    settings["experiments"]["mine"] = {**settings["experiments"]["tiny"], "data": "mine"}
+    write(settings, ENTRY)
+    with pytest.raises(StudyError, match=r"datasets\.mine\.recipe: 'tiny', but there is an experiments\.mine"):
+        params.load()
+
+
+@pytest.mark.slow
+def test_it_goes_through_all_stages_and_its_deviation_is_over_the_splits(study: None) -> None:
+    selecting.select("small", Path("params.yaml"), ["mine-mnvi"], None)
+    assert command("prepare", "mine")[0] == 0
+    with cluster.connected():
+        for stage in ("tune", "train", "evaluate"):
+            status, said = command(stage, "mine-mnvi")
+            assert status == 0, said
+    status, said = command("report")
+    assert status == 0, said
+    records = json.loads(Path("results/report/table1.json").read_text())
+    (record,) = [one for one in records if one["cell"] == "mine-mnvi" and one["metric"] == "log_likelihood"]
+    scores = json.loads(Path("results/evaluate/mine-mnvi/scores.json").read_text())
+    splits = [statistics.fmean(runs) for runs in zip(*scores["per_fold"]["log_likelihood"], strict=True)]
+    assert record["data"] == "mine" and record["rows"] == 40 and record["folds"] == 3
+    assert record["mean"] == pytest.approx(statistics.fmean(splits))
+    assert record["std"] == pytest.approx(statistics.stdev(splits))
+    assert "mine (N = 40)" in Path("results/report/index.html").read_text()
