@@ -1,7 +1,7 @@
 """Stages that are killed or interrupted: the same command goes on, in the same MLflow run, and ends the same.
 
-Training is stopped in test_images_training.py and test_resume_regression.py, a search of images in
-test_images_search.py.
+Preparing is stopped in test_prepare.py, training in test_images_training.py and test_resume_regression.py, a search of
+images in test_images_search.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 import report_study
 from commands import WAYS, command, disturb, one_cpu, tracked
 from test_images_evaluation import trained
-from tiny_study import add_photos, make_study
 from tiny_study import cell as tiny_cell
+from tiny_study import make_study
 from tracking_cases import new_store  # noqa: F401
 
 from pipeline import files, searching
@@ -36,23 +36,6 @@ def in_a_folder_of_its_own(new_store: Path, tmp_path: Path, monkeypatch: pytest.
 
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("way", OF_THE_DRIVER)
-def test_preparing_photographs_goes_on_from_the_classes_it_had_read(way: str) -> None:
-    make_study(Path.cwd())
-    add_photos(classes=10, images=60)
-    notes = Path("work/prepare/photos/test/classes")
-    disturb(way, (notes / "class-0.json").exists, "prepare", "photos")
-    kept = contents(notes)
-    assert 0 < len(kept) < 10 and not Path("data/photos").exists()
-    status, said = command("prepare", "photos")
-    assert status == 0 and f"photos: {60 * len(kept)} of 600 images were decoded before" in said
-    after = contents(Path("data/photos"))
-    for folder in ("data", "work"):
-        files.remove(Path(folder))
-    assert command("prepare", "photos")[0] == 0
-    assert contents(Path("data/photos")) == after
 
 
 @pytest.mark.parametrize("way", OF_THE_DRIVER)
