@@ -103,6 +103,14 @@ def test_divergence_has_right_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda w, a: divergence.multiplicative_noise(w, a, 0.5), (weight, alpha))
 
 
+def test_divergence_goes_through_forward_mode() -> None:
+    weight, alpha = torch.randn(3, 4, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
+    expected = torch.func.grad(lambda w: divergence.multiplicative_noise(w, alpha, 0.5))(weight)
+    torch.testing.assert_close(
+        torch.func.jacfwd(lambda w: divergence.multiplicative_noise(w, alpha, 0.5))(weight), expected
+    )
+
+
 def test_divergence_goes_through_vmap() -> None:
     weights, alphas = torch.randn(5, 4, 3), torch.rand(5, 3) + 0.1
     together = torch.vmap(lambda w, a: divergence.multiplicative_noise(w, a, 0.5))(weights, alphas)
