@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mnvi.checks import is_number
 from mnvi.gaussian import Gaussian
 from mnvi.moments import divergence, linear
+from mnvi.precision import widened
 
 if TYPE_CHECKING:
     from mnvi.layers import BayesianLayer
@@ -84,7 +85,7 @@ class MultiplicativeNoise(Posterior):
         layer.rho = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_rho))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.along_weight(F.softplus(layer.rho)) * layer.weight.square()
+        return layer.along_weight(F.softplus(widened(layer.rho))) * widened(layer.weight).square()
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
@@ -92,11 +93,11 @@ class MultiplicativeNoise(Posterior):
         if var is None:  # noise laid on the weights instead: the backward pass need not go through to the input
             spread = self.weight_variance(layer)
             return Gaussian.trusted(*linear.independent_weights(affine, mean, None, weight, bias, spread, None))
-        alpha = layer.along_input(F.softplus(layer.rho))
+        alpha = layer.along_input(F.softplus(widened(layer.rho)))
         return Gaussian.trusted(*linear.multiplicative_noise(affine, mean, var, weight, bias, alpha))
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
-        weight, alpha = layer.grouped_weight(), layer.grouped_units(F.softplus(layer.rho))
+        weight, alpha = layer.grouped_weight(), layer.grouped_units(F.softplus(widened(layer.rho)))
         return divergence.multiplicative_noise(weight, alpha, self.prior_variance)
 
 
@@ -139,14 +140,14 @@ class MeanField(Posterior):
             layer.bias_log_var = nn.Parameter(torch.full_like(layer.bias, self.init_log_var))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.log_var.exp()
+        return widened(layer.log_var).exp()
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
-        return None if layer.bias_log_var is None else layer.bias_log_var.exp()
+        return None if layer.bias_log_var is None else widened(layer.bias_log_var).exp()
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
-        spread, bias_spread = layer.log_var.exp(), self.bias_variance(layer)
+        spread, bias_spread = widened(layer.log_var).exp(), self.bias_variance(layer)
         return Gaussian.trusted(
             *linear.independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
         )
@@ -194,11 +195,11 @@ class SharedMeanField(Posterior):
         layer.log_var = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_log_var))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.along_weight(layer.log_var.exp()).expand_as(layer.weight)
+        return layer.along_weight(widened(layer.log_var).exp()).expand_as(layer.weight)
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
-        spread = layer.along_input(layer.log_var.exp())
+        spread = layer.along_input(widened(layer.log_var).exp())
         return Gaussian.trusted(*linear.shared_variance(affine, mean, var, layer.weight, layer.bias, spread))
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:

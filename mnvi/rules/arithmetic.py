@@ -93,8 +93,9 @@ def rdiv(input: Operand, other: Operand) -> Gaussian:
 def reciprocal(x: Gaussian) -> Gaussian:
     r"""First-order: :math:`1/\mu` and :math:`v/\mu^4`. A reciprocal Gaussian has no moments; this is right for
     :math:`\sigma \ll |\mu|` only, as where a normalising constant is divided by."""
-    inverse = x.mean.reciprocal()
-    return Gaussian.trusted(inverse, x.var * inverse.square().square())
+    inverse = widened(x.mean).reciprocal()
+    square = inverse.square()
+    return Gaussian.trusted(inverse.to(x.mean.dtype), x.var * square * square)
 
 
 @RULES.rule(*every("square"))

@@ -90,7 +90,11 @@ def div(a: Any, b: Any) -> JointGaussian:
 
 def _entrywise(function: Callable) -> Callable:
     def answer(x: JointGaussian, *args: Any, **kwargs: Any) -> JointGaussian:
-        return x._each(lambda t: function(t, *args, **kwargs))
+        result = x._each(lambda t: function(t, *args, **kwargs))
+        if result.spread is not None and result.spread.dtype != widened(result.spread).dtype:
+            assert x.spread is not None
+            result.spread = x.spread.to(result.device, torch.float32)  # as squares they would leave float16's range
+        return result
 
     return answer
 

@@ -16,10 +16,10 @@ from mnvi.registry import every
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
     repeat repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold
-    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach float double half
-    bfloat16 cpu cuda ravel fliplr flipud take tril triu fold
+    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach cpu cuda ravel fliplr flipud take tril triu fold
 """
 _ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit"
+_CASTS = "to type float double half bfloat16"
 _LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
 
 
@@ -62,6 +62,8 @@ for _names, _make in ((_ONE_TO_ONE, _rearrange), (_ONE_TO_MANY, _divide), (_LIKE
 
 
 def _cast(function: Callable) -> Callable:
+    """Beside half-precision means, variances are float32: as squares they would soon leave the range of float16."""
+
     def answer(x: Gaussian | Tensor, *args: Any, **kwargs: Any) -> Gaussian | Tensor:
         args = tuple(a.mean if isinstance(a, Gaussian) else a for a in args)  # x.to(like), whatever like is
         if not isinstance(x, Gaussian):
@@ -70,12 +72,16 @@ def _cast(function: Callable) -> Callable:
         mean = function(x.mean, *args, **kwargs)
         if not isinstance(mean, Tensor) or not mean.is_floating_point():
             raise TypeError("a Gaussian can only be converted to a floating-point dtype; for integers take x.mean")
-        return Gaussian.trusted(mean, function(x.var, *args, **kwargs))
+        if mean.dtype == widened(mean).dtype:
+            return Gaussian.trusted(mean, function(x.var, *args, **kwargs))
+        options = {name: kwargs[name] for name in ("copy", "memory_format", "non_blocking") if name in kwargs}
+        return Gaussian.trusted(mean, x.var.to(mean.device, torch.float32, **options))
 
     return answer
 
 
-for _function in (Tensor.to, Tensor.type):
+for _name in _CASTS.split():
+    _function = getattr(Tensor, _name)
     RULES.rule(_function)(_cast(_function))
 
 
