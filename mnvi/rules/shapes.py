@@ -16,7 +16,8 @@ from mnvi.registry import every
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
     repeat repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold
-    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach cpu cuda ravel fliplr flipud take tril triu fold
+    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach cpu cuda
+    ravel fliplr flipud take tril triu fold
 """
 _ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit"
 _CASTS = "to type float double half bfloat16"
@@ -34,9 +35,14 @@ def _rearrange(function: Callable) -> Callable:
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
         if function is Tensor.view and any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
             raise TypeError("view: the bits of a Gaussian have no other meaning; convert it with x.to(dtype)")
-        return Gaussian.trusted(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
+        return _changed(x, function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
 
     return answer
+
+
+def _changed(x: Gaussian, mean: Tensor, var: Tensor) -> Gaussian:
+    """``x`` itself where nothing was to be done, so that it is still known for the same: ``x + x.contiguous()``."""
+    return x if mean is x.mean and var is x.var else Gaussian.trusted(mean, var)
 
 
 def _divide(function: Callable) -> Callable:
@@ -73,9 +79,9 @@ def _cast(function: Callable) -> Callable:
         if not isinstance(mean, Tensor) or not mean.is_floating_point():
             raise TypeError("a Gaussian can only be converted to a floating-point dtype; for integers take x.mean")
         if mean.dtype == widened(mean).dtype:
-            return Gaussian.trusted(mean, function(x.var, *args, **kwargs))
+            return _changed(x, mean, function(x.var, *args, **kwargs))
         options = {name: kwargs[name] for name in ("copy", "memory_format", "non_blocking") if name in kwargs}
-        return Gaussian.trusted(mean, x.var.to(mean.device, torch.float32, **options))
+        return _changed(x, mean, x.var.to(mean.device, torch.float32, **options))
 
     return answer
 
