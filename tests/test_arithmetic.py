@@ -72,6 +72,16 @@ EXACT = {
     "einsum, outer": (lambda x, y: torch.einsum("i,j->ij", x, y), (gaussian(3), Y)),
     "einsum, one operand": (lambda x: torch.einsum("ij->j", x), (X,)),
     "einsum, diagonal": (lambda x: torch.einsum("ii->i", x), (gaussian(3, 3),)),
+    "einsum, ellipsis summed": (lambda x, y: torch.einsum("...i,i->", x, y), (gaussian(3, 2), gaussian(2, seed=1))),
+    "einsum, ellipsis of one operand": (lambda x, y: torch.einsum("...i,i", x, y), (gaussian(2, 3, 4), Y)),
+    "einsum, ellipses of two lengths": (
+        lambda x, y: torch.einsum("...i,...i->i", x, y),
+        (gaussian(2, 3, 4), gaussian(3, 4, seed=1)),
+    ),
+    "einsum, broadcast and summed": (lambda y: torch.einsum("ni,ni->", FLOATS, y), (gaussian(1, 4),)),
+    "einsum, one broadcast and summed": (lambda x, y: torch.einsum("ni,ni->i", x, y), (X, gaussian(1, 4, seed=1))),
+    "einsum, broadcast and kept": (lambda x, y: torch.einsum("ni,ni->n", x, y), (X, gaussian(1, 4, seed=1))),
+    "einsum, diagonal of two": (lambda x, y: torch.einsum("ii,i->", x, y), (gaussian(3, 3), gaussian(3, seed=1))),
     "einsum, ellipsis": (
         lambda x, y: torch.einsum("...ij,...jk->...ik", x, y),
         (gaussian(2, 3, 4), gaussian(2, 4, 2, seed=3)),
@@ -175,6 +185,20 @@ def test_what_would_drop_the_variance_has_no_rule(function):
     assert function not in RULES
     with pytest.raises(mnvi.NoRuleError):
         function(X, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: torch.einsum("i,j->i", Y), "has 2 operands, but 1 are given"),
+        (lambda: torch.einsum("ijk,k->i", X, Y), r"'ijk' does not fit an operand of shape \(3, 4\)"),
+        (lambda: torch.einsum("ij,i->", X, Y), "index 'i' of 'ij,i->' has the sizes 3 and 4"),
+        (lambda: torch.einsum("i,i->", X, Y), r"'i' does not fit an operand of shape \(3, 4\)"),
+    ],
+)
+def test_indices_that_do_not_fit_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def chain(x, y):
