@@ -14,6 +14,7 @@ from mnvi.moments import covariance
 from mnvi.moments.relu import relu as relu_moments
 from mnvi.precision import widened
 from mnvi.registry import every
+from mnvi.rules.dropout import check_probability
 from mnvi.settings import current
 
 
@@ -35,8 +36,11 @@ def relu(x: JointGaussian, inplace: bool = False) -> JointGaussian:
 @RULES.rule(F.dropout, torch.dropout)
 def dropout(x: JointGaussian, p: float = 0.5, training: bool = True, inplace: bool = False) -> JointGaussian:
     r"""Identity in evaluation; in training variances grow by :math:`\frac{p}{1-p}(v + \mu^2)`, or one mask is drawn."""
+    check_probability(p)
     if not training or p == 0:
         return x
+    if p == 1:
+        return mul(x, 0)
     if current.value.dropout == "sample":
         return mul(x, F.dropout(torch.ones_like(x.mean), p))
     own = p / (1 - p) * (x.var + widened(x.mean).square())
