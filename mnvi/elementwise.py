@@ -59,13 +59,14 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
     if not isinstance(order, int) or order < 2:
         raise ValueError(f"elementwise: order={order!r} must be a whole number of at least 2 nodes")
     nodes = gauss_hermite(order)
+    name = getattr(function, "__name__", "function")
     probed = False
 
     @functools.wraps(function)
     def answer(x: Any, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(value, RandomValue) for value in (*args, *kwargs.values())):
             raise TypeError(
-                f"{getattr(function, '__name__', 'function')}: only the first argument of an elementwise function may "
+                f"{name}: only the first argument of an elementwise function may "
                 "be random; write a rule with @mnvi.rule for functions of several"
             )
         if not isinstance(x, Gaussian):
@@ -78,8 +79,8 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
         nonlocal probed
         if not probed and x.numel() and values_can_be_read(x.mean):
-            _probe(getattr(function, "__name__", "function"), of_tensor, x.mean.detach())
-            probed = True
+            _probe(name, of_tensor, x.mean.detach())
+            probed = x.numel() > 1  # of a single entry every function is elementwise
         if (approximation or current.value.activation) == "taylor":
             return Gaussian.trusted(*taylor_moments(of_tensor, x.mean, x.var))
         return Gaussian.trusted(*quadrature_moments(of_tensor, x.mean, x.var, nodes))
@@ -88,19 +89,24 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
 
 def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> None:
-    """Once for every function: change one entry, and see that the same entry of the result changes alone."""
+    """Once for every function: change the first, a middle and the last entry, each alone, and see that the same entry
+    of the result changes alone."""
     with torch.no_grad():
         before = function(values)
-        changed = values.clone(memory_format=torch.contiguous_format)
-        changed.view(-1)[0] += 1
-        after = function(changed)
-    if not isinstance(before, Tensor) or before.shape != values.shape:
-        got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
-        raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")
-    if not torch.equal(before.flatten()[1:].nan_to_num(), after.flatten()[1:].nan_to_num()):
-        raise ValueError(
-            f"{name}: not elementwise, or random: a change of one entry changes others of the result; {_REMEDY}"
-        )
+        if not isinstance(before, Tensor) or before.shape != values.shape:
+            got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
+            raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")
+        for place in {0, values.numel() // 2, values.numel() - 1}:
+            for extreme in (values.max() + 1, values.min() - 1):  # seen by a maximum and a minimum too
+                changed = values.clone(memory_format=torch.contiguous_format)
+                changed.view(-1)[place] = extreme
+                after = function(changed).flatten().clone()
+                after[place] = before.flatten()[place]
+                if not torch.equal(before.flatten().nan_to_num(), after.nan_to_num()):
+                    raise ValueError(
+                        f"{name}: not elementwise, or random: a change of one entry changes others of the result; "
+                        f"{_REMEDY}"
+                    )
 
 
 def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:

@@ -230,3 +230,21 @@ def test_mean_of_a_log_normal_converges_with_the_order():
 def test_a_function_that_is_not_elementwise_is_refused(function, complaint):
     with pytest.raises(ValueError, match=complaint):
         mnvi.elementwise(function)(mnvi.Gaussian(torch.ones(2, 300), torch.ones(2, 300)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z: z.cumsum(0),
+        lambda z: z.flip(0).cumsum(0).flip(0),
+        lambda z: z + z.roll(1),
+        lambda z: z - z.amax(),
+        lambda z: z - z.amin(),
+        lambda z: z + z[-1],
+    ],
+)
+def test_a_dependence_of_any_entry_on_another_is_found_after_a_single_one_was_tried(function):
+    wrapped = mnvi.elementwise(function)
+    wrapped(mnvi.Gaussian(torch.ones(1), torch.ones(1)))
+    with pytest.raises(ValueError, match="not elementwise"):
+        wrapped(mnvi.Gaussian(torch.randn(5), torch.ones(5)))
