@@ -30,7 +30,8 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
     Args:
         function: the function; its first argument is the tensor, every entry of the result depends on the same entry of
-            it alone, which the first call tries: a function that is not elementwise, or random, raises ``ValueError``.
+            it alone, which the first call tries: a function that is not elementwise, or random, raises ``ValueError``,
+            and so does one that is not finite at a node, as a logarithm is not: :func:`taylor` may serve there.
             Further arguments are passed on.
         approximation: ``"quadrature"`` or ``"taylor"``; ``None`` is quadrature, unless
             ``mnvi.options(activation="taylor")`` is in force.
@@ -82,10 +83,22 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
             _probe(name, of_tensor, x.mean.detach())
             probed = x.numel() > 1  # of a single entry every function is elementwise
         if (approximation or current.value.activation) == "taylor":
-            return Gaussian.trusted(*taylor_moments(of_tensor, x.mean, x.var))
-        return Gaussian.trusted(*quadrature_moments(of_tensor, x.mean, x.var, nodes))
+            return _finite(name, x, *taylor_moments(of_tensor, x.mean, x.var), remedy="")
+        remedy = f"; mnvi.taylor({name}) asks for its value and slope at the mean alone"
+        return _finite(name, x, *quadrature_moments(of_tensor, x.mean, x.var, nodes), remedy=remedy)
 
     return answer
+
+
+def _finite(name: str, x: Gaussian, mean: Tensor, var: Tensor, remedy: str) -> Gaussian:
+    """The moments, where a finite value has finite ones; a logarithm has none below zero, where Gaussians reach."""
+    if values_can_be_read(mean):
+        finite = (mean.detach() + var.detach()).isfinite() | ~(x.mean.detach() + x.var.detach()).isfinite()
+        if not finite.all():
+            place = int(finite.flatten().int().argmin())
+            where = f"mean {x.mean.flatten()[place].item():g} and variance {x.var.flatten()[place].item():g}"
+            raise ValueError(f"{name}: not finite for a Gaussian of {where}{remedy}")
+    return Gaussian.trusted(mean, var)
 
 
 def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> None:

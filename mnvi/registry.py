@@ -31,6 +31,16 @@ _HINTS = {
 }
 
 
+_ON_THE_WHOLE_LINE = """
+    sinh cosh atan arctan asinh arcsinh exp2 sinc i0 i0e i1 i1e erfcx nan_to_num deg2rad rad2deg sgn sign round trunc
+    fix floor ceil frac
+"""
+_ON_A_PART_OF_IT = """
+    log log1p log2 log10 sqrt rsqrt acos arccos asin arcsin acosh arccosh atanh arctanh tan logit erfinv ndtri lgamma
+    gammaln digamma psi log_ndtr entr
+"""
+
+
 class NoRuleError(TypeError):
     """Raised when a function without a rule meets a ``Gaussian``; the message says how to add one.
 
@@ -106,13 +116,20 @@ class RuleTable:
         missing = f"no rule for {name} on a {self._value_name}; "
         if hint := _HINTS.get(name.rpartition(".")[2]):
             return f"{missing}{hint}. If it does have a meaning, give it a rule with @{self._decorator}({name})"
-        shortcut = f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
-        if self._value_name != "Gaussian":
-            shortcut = ""
         return (
             f"{missing}give it one with @{self._decorator}({name}), a function from the call's arguments to a "
-            f"{self._value_name}.{shortcut} If the uncertainty is not wanted here, pass x.mean"
+            f"{self._value_name}.{self._shortcut(name)} If the uncertainty is not wanted here, pass x.mean"
         )
+
+    def _shortcut(self, name: str) -> str:
+        plain = name.rpartition(".")[2].removesuffix("_").removeprefix("special_")
+        if self._value_name != "Gaussian":
+            return ""
+        if plain in _ON_A_PART_OF_IT.split():
+            return f" Where the variance is small this is enough: mnvi.rule({name})(mnvi.taylor({name}))."
+        if plain in _ON_THE_WHOLE_LINE.split() or not name.startswith("torch"):
+            return f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
+        return ""
 
 
 def every(*names: str) -> tuple[Callable, ...]:
