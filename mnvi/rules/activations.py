@@ -91,9 +91,10 @@ for _name, _pair in _WITHOUT_ARGUMENTS.items():
 
 @RULES.rule(*every("relu"))
 def relu(x: Gaussian, inplace: bool = False) -> Gaussian:
+    floor = current.value.relu_floor
     if current.value.activation == "taylor":
-        return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var))
-    return Gaussian.trusted(*relu_moments(x.mean, x.var, current.value.relu_floor))
+        return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var.clamp(min=floor) if floor else x.var))
+    return Gaussian.trusted(*relu_moments(x.mean, x.var, floor))
 
 
 @RULES.rule(*every("leaky_relu"))
