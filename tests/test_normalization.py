@@ -199,7 +199,9 @@ def test_normalized_noise_is_bounded_by_the_unit_sphere():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: F.layer_norm(gaussian(2, 3), [4]), "normalized_shape=\\[4\\]"),
+        (lambda: F.layer_norm(gaussian(2, 3), [4]), "layer_norm: normalized_shape=\\[4\\]"),
+        (lambda: F.rms_norm(gaussian(2, 4), [7]), "rms_norm: normalized_shape=\\[7\\] does not fit"),
+        (lambda: F.rms_norm(gaussian(2, 4), [1]), "rms_norm: normalized_shape=\\[1\\] does not fit"),
         (lambda: F.group_norm(gaussian(2, 3), 2), "num_groups=2"),
     ],
 )

@@ -92,11 +92,7 @@ def layer_norm(
         >>> layer_norm(torch.zeros(1, 3), torch.full((1, 3), 9.0), [3], eps=0.0)
         (tensor([[0., 0., 0.]]), tensor([[1.5000, 1.5000, 1.5000]]))
     """
-    dims = tuple(range(-len(normalized_shape), 0))
-    if tuple(mean.shape[-len(dims) :]) != tuple(normalized_shape):
-        raise ValueError(
-            f"layer_norm: normalized_shape={list(normalized_shape)} does not fit an input of shape {tuple(mean.shape)}"
-        )
+    dims = _last_dims("layer_norm", normalized_shape, mean)
     return _affine(*_standardised(mean, var, dims, eps), weight, bias, mean)
 
 
@@ -117,7 +113,7 @@ def rms_norm(
         >>> rms_norm(torch.full((1, 2), 2.0), torch.zeros(1, 2), [2], eps=0.0)
         (tensor([[1., 1.]]), tensor([[0., 0.]]))
     """
-    dims = tuple(range(-len(normalized_shape), 0))
+    dims = _last_dims("rms_norm", normalized_shape, mean)
     if eps is None:
         eps = torch.finfo(mean.dtype).eps
     return _affine(*_standardised(mean, var, dims, eps, centred=False), weight, None, mean)
@@ -234,6 +230,15 @@ def _affine(
 def _per_channel(values: Any, like: Tensor) -> Any:
     """[channels], to broadcast against [batch, channels, ...]."""
     return None if values is None else values.reshape(-1, *(1 for _ in like.shape[2:]))
+
+
+def _last_dims(name: str, normalized_shape: Sequence[int], mean: Tensor) -> tuple[int, ...]:
+    count = len(normalized_shape)
+    if count == 0 or tuple(mean.shape[-count:]) != tuple(normalized_shape):
+        raise ValueError(
+            f"{name}: normalized_shape={list(normalized_shape)} does not fit an input of shape {tuple(mean.shape)}"
+        )
+    return tuple(range(-count, 0))
 
 
 def _check_batch(mean: Tensor, eps: float) -> None:
