@@ -18,6 +18,8 @@ from mnvi.precision import widened
 if TYPE_CHECKING:
     from mnvi.layers import BayesianLayer
 
+_SMALLEST_PRIOR_VARIANCE = 1e-9
+
 
 class Posterior(ABC):
     """What a layer asks of its posterior :math:`q(w)`: parameters, moments of the output, and the divergence.
@@ -62,7 +64,10 @@ class MultiplicativeNoise(Posterior):
               + \frac{(1+\alpha_j)m_{ij}^2}{\sigma^2} - 1\Big)
 
     Args:
-        prior_variance: :math:`\sigma^2` of the prior :math:`\mathcal N(0, \sigma^2)`.
+        prior_variance: :math:`\sigma^2` of the prior :math:`\mathcal N(0, \sigma^2)`, at least 1e-9. The
+            :math:`10^{-10}`, which keeps the KL finite at :math:`m = 0`, lowers it, by :math:`10^{-10}/2\sigma^2` for
+            each weight at most where it would be near zero, which takes an :math:`\alpha` near
+            :math:`10^{10}\sigma^2`.
         init_rho: where ``rho`` starts; -3 gives :math:`\alpha \approx 0.05`.
 
     Example:
@@ -79,6 +84,11 @@ class MultiplicativeNoise(Posterior):
 
     def __post_init__(self) -> None:
         _check_positive("MultiplicativeNoise", "prior_variance", self.prior_variance)
+        if self.prior_variance < _SMALLEST_PRIOR_VARIANCE:
+            raise ValueError(
+                f"MultiplicativeNoise: prior_variance={self.prior_variance!r} must be at least "
+                f"{_SMALLEST_PRIOR_VARIANCE:g}; below it the 1e-10 inside the KL's logarithm would make it negative"
+            )
         _check_finite("MultiplicativeNoise", "init_rho", self.init_rho)
 
     def add_parameters(self, layer: BayesianLayer) -> None:

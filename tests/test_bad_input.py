@@ -366,7 +366,7 @@ def test_num_samples_must_be_a_whole_number_of_at_least_one(value: object) -> No
 def test_smallest_allowed_values_are_allowed() -> None:
     elbo(num_data=1, kappa=0)
     mnvi.CategoricalLikelihood(num_samples=1)
-    mnvi.MultiplicativeNoise(prior_variance=1e-30)
+    mnvi.MultiplicativeNoise(prior_variance=1e-9)
     assert mnvi.Gaussian(torch.zeros(2), torch.zeros(2)).var.sum() == 0
     assert mnvi.Gaussian(torch.zeros(0), torch.zeros(0)).numel() == 0
     assert mnvi.Gaussian(torch.zeros(2).half(), torch.ones(2)).var.dtype == torch.float32
