@@ -18,6 +18,7 @@ _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmu
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
 _NUMBERS = "it gives numbers, which a random value has only in its tensors: ask x.mean or x.var"
 _RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"
+_POWER = "a power with a random exponent and a positive base is an exponential: torch.exp(x * math.log(base))"
 _LOSSES = """
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div gaussian_nll_loss binary_cross_entropy
     binary_cross_entropy_with_logits
@@ -26,7 +27,12 @@ _TO_NUMBERS = "argmax argmin max min topk sort argsort median item numpy tolist 
 _RECURRENCES = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
 _HINTS = {
     name: hint
-    for names, hint in ((_LOSSES, _LOSS), (_TO_NUMBERS, _NUMBERS), (_RECURRENCES, _RECURRENT))
+    for names, hint in (
+        (_LOSSES, _LOSS),
+        (_TO_NUMBERS, _NUMBERS),
+        (_RECURRENCES, _RECURRENT),
+        ("__rpow__", _POWER),
+    )
     for name in names.split()
 }
 
@@ -96,7 +102,7 @@ class RuleTable:
                 if known is function and handler is None:
                     handler = answers
         if handler is None:
-            raise NoRuleError(self._explain(function))
+            raise NoRuleError(self.explain(function))
         if kwargs.get("out") is not None:
             raise TypeError(f"{_name(function)}: out= cannot take in a {self._value_name}; use the returned value")
         result = handler(*args, **kwargs)
@@ -111,7 +117,8 @@ class RuleTable:
             return target.become(result)
         return result
 
-    def _explain(self, function: Callable) -> str:
+    def explain(self, function: Callable) -> str:
+        """What is said where a function has no rule."""
         name = _name(function)
         missing = f"no rule for {name} on a {self._value_name}; "
         if hint := _HINTS.get(name.rpartition(".")[2]):

@@ -32,7 +32,7 @@ from mnvi.moments.hardswish import hardswish as hardswish_moments
 from mnvi.moments.quadrature import taylor_moments
 from mnvi.moments.relu import relu as relu_moments
 from mnvi.moments.softsign import softsign as softsign_moments
-from mnvi.registry import every
+from mnvi.registry import NoRuleError, every
 from mnvi.settings import current
 
 Function = Callable[[Tensor], Tensor]
@@ -253,6 +253,8 @@ def logsigmoid(x: Gaussian) -> Gaussian:
 @RULES.rule(*every("pow"), Tensor.__pow__)
 def pow(x: Gaussian, exponent: Any, *, out: None = None) -> Gaussian:
     """Whole positive exponents; others have no moments on a Gaussian, which takes values of both signs."""
+    if isinstance(exponent, Gaussian):
+        raise NoRuleError(RULES.explain(Tensor.__rpow__))
     if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 1:
         raise TypeError(
             f"pow: exponent={exponent!r} must be a whole number of at least 1 for a Gaussian; for another one, where "

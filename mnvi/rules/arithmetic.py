@@ -13,6 +13,7 @@ from mnvi.moments import products
 from mnvi.moments.maximum import maximum as larger
 from mnvi.precision import widened
 from mnvi.registry import every
+from mnvi.value import refuse_complex
 
 Operand = Any  # a Gaussian, a tensor or a number; one Gaussian at least
 
@@ -25,12 +26,14 @@ def _result(mean: Tensor, var: Tensor) -> Gaussian:
     """Broadcasting against a plain operand can widen the mean alone, in shape or in dtype."""
     if mean.dtype == torch.float64:
         var = var.double()
+    refuse_complex(mean)
     return Gaussian.trusted(mean, var if var.shape == mean.shape else var.expand_as(mean))
 
 
 def _squared(factor: Tensor | float, like: Tensor) -> Any:
     """Squares of integers and of half precision overflow early, so they are taken in the dtype of the variance."""
     if isinstance(factor, Tensor) and factor.dtype not in (torch.float32, torch.float64):
+        refuse_complex(factor)
         factor = factor.to(like.dtype)
     return factor * factor
 

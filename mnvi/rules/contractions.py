@@ -13,6 +13,7 @@ from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import products
 from mnvi.precision import full_precision, widened
 from mnvi.registry import every
+from mnvi.value import refuse_complex
 
 Value = Gaussian | Tensor
 
@@ -25,6 +26,7 @@ def _contract(function: Any, a: Value, b: Value) -> Gaussian:
     """A map linear in each of its two operands, in which no entry occurs twice in one output."""
     if a is b:
         raise ValueError("a matrix product of a Gaussian with itself: its factors are not independent")
+    refuse_complex(*_means(a, b))
     mean = function(*_means(a, b))
     dtype = next(x.var.dtype for x in (a, b) if isinstance(x, Gaussian))
     if torch.float64 in (mean.dtype, dtype):

@@ -16,6 +16,7 @@ from mnvi.precision import widened
 from mnvi.registry import every
 from mnvi.rules.dropout import check_probability
 from mnvi.settings import current
+from mnvi.value import refuse_complex
 
 
 @RULES.rule(F.linear)
@@ -135,6 +136,8 @@ def _known_operand(operation: str, a: Any, b: Any) -> tuple[JointGaussian, Any]:
             f"{operation}: a JointGaussian takes a number or a tensor, got {type(known).__name__}; how two random "
             "values depend on each other is not tracked"
         )
+    if isinstance(known, Tensor):
+        refuse_complex(known)
     return x, known
 
 

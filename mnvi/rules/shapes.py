@@ -12,6 +12,7 @@ from torch import Tensor
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.precision import widened
 from mnvi.registry import every
+from mnvi.value import refuse_complex
 
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
@@ -108,6 +109,7 @@ def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor
 
 def _joined(function: Callable, values: Sequence[Gaussian | Tensor], *args: Any, **kwargs: Any) -> Gaussian:
     means = [x.mean if isinstance(x, Gaussian) else x for x in values]
+    refuse_complex(*means)
     variances = [x.var if isinstance(x, Gaussian) else torch.zeros_like(widened(x)) for x in values]
     return Gaussian.trusted(function(means, *args, **kwargs), function(variances, *args, **kwargs))
 
@@ -142,6 +144,7 @@ def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Gau
     values = input, other
     means: list[Any] = [x.mean if isinstance(x, Gaussian) else x for x in values]
     variances: list[Any] = [x.var if isinstance(x, Gaussian) else 0.0 for x in values]
+    refuse_complex(*(x for x in means if isinstance(x, Tensor)))
     mean, var = torch.where(condition, means[0], means[1]), torch.where(condition, variances[0], variances[1])
     return Gaussian.trusted(mean, (var.double() if mean.dtype == torch.float64 else var).expand_as(mean))
 
@@ -152,5 +155,7 @@ def where_method(input: Any, condition: Tensor, other: Any) -> Gaussian:
 
 
 @RULES.rule(*every("masked_fill"))
-def masked_fill(input: Gaussian, mask: Tensor, value: float | Tensor) -> Gaussian:
+def masked_fill(input: Any, mask: Tensor, value: Any) -> Gaussian:
+    if isinstance(value, Gaussian):
+        raise TypeError("masked_fill: value must be a number, got a Gaussian; use torch.where(mask, value, x)")
     return Gaussian.trusted(input.mean.masked_fill(mask, value), input.var.masked_fill(mask, 0.0))
