@@ -136,6 +136,8 @@ def vstack(tensors: Sequence[Gaussian | Tensor], *, out: None = None) -> Gaussia
 
 @RULES.rule(F.pad)
 def pad(input: Gaussian, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Gaussian:
+    """Each entry's own moments. That a reflected or replicated entry is the one it was copied from is not kept, so that
+    a sum over both is too certain: of an entry and its copy the variance is 2v instead of 4v."""
     return Gaussian.trusted(F.pad(input.mean, pad, mode, value), F.pad(input.var, pad, mode))
 
 
