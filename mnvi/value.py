@@ -92,6 +92,13 @@ class RandomValue:
     def numel(self) -> int:
         return self.mean.numel()
 
+    nelement = numel
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        for _, tensor in self._tensors():
+            tensor.requires_grad_(requires_grad)
+        return self
+
     def is_floating_point(self) -> bool:
         return True
 

@@ -66,6 +66,21 @@ EXACT = {
         lambda x, y: torch.baddbmm(FLOATS[:, :2], x, y),
         (gaussian(2, 3, 4), gaussian(2, 4, 2, seed=3)),
     ),
+    "addcmul": (lambda x, y: torch.addcmul(FLOATS, x, y, value=0.5), (X, Y)),
+    "addcmul with known factors": (lambda x: torch.addcmul(x, FLOATS, FLOATS), (X,)),
+    "addcmul, all random": (lambda x, y, z: x.addcmul(y, z), (X, Y, gaussian(3, 4, seed=2))),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (X, Y)),
+    "lerp from a tensor by a tensor": (lambda x: torch.lerp(FLOATS, x, FLOATS), (X,)),
+    "lerp to itself": (lambda x: torch.lerp(x, x, 0.3), (X,)),
+    "outer": (torch.outer, (gaussian(3), Y)),
+    "outer with a tensor": (lambda y: torch.outer(FLOATS[0], y), (Y,)),
+    "tensordot": (lambda x, y: torch.tensordot(x, y, 1), (X, gaussian(4, 2, seed=2))),
+    "tensordot by pairs": (
+        lambda x, y: torch.tensordot(x, y, ([0, 1], [1, 0])),
+        (X, gaussian(4, 3, 2, seed=2)),
+    ),
+    "tensordot with a tensor": (lambda x: torch.tensordot(MATRIX, x, dims=([0], [1])), (X,)),
+    "broadcast_tensors": (lambda x, y: torch.add(*torch.broadcast_tensors(x, y)), (X, Y)),
     "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y), (X, gaussian(4, 2, seed=2))),
     "einsum with a tensor": (lambda x: torch.einsum("ij, jk", x, MATRIX), (X,)),
     "einsum, private sums": (lambda x, y: torch.einsum("ij,jk->i", x, y), (X, gaussian(4, 2, seed=2))),
@@ -169,6 +184,8 @@ def test_augmented_assignment():
     [
         (lambda: torch.einsum("i,i,i->i", Y, Y.mean, Y.mean), "two at a time"),
         (lambda: torch.einsum("i,i->", Y, Y), "not independent of itself"),
+        (lambda: torch.outer(Y, Y), "not independent of itself"),
+        (lambda: torch.lerp(X, Y, Y), "lerp: weight must be a number or a tensor"),
         (lambda: torch.div(X, 2, rounding_mode="floor"), "rounding_mode='floor'"),
     ],
 )
@@ -179,7 +196,7 @@ def test_what_has_no_meaning_is_refused(call, message):
 
 @pytest.mark.parametrize(
     "function",
-    [torch.max, torch.min, torch.argmax, torch.sort, torch.topk, torch.var, torch.std, torch.median, torch.prod],
+    [torch.argmax, torch.sort, torch.topk, torch.var, torch.std, torch.median, torch.prod],
 )
 def test_what_would_drop_the_variance_has_no_rule(function):
     assert function not in RULES
@@ -190,6 +207,8 @@ def test_what_would_drop_the_variance_has_no_rule(function):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: torch.addcmul(X, X, Y), "not independent of the product"),
+        (lambda: torch.tensordot(X, gaussian(1, 4), dims=([0], [0])), r"sizes \[3\] and \[1\]"),
         (lambda: torch.einsum("i,j->i", Y), "has 2 operands, but 1 are given"),
         (lambda: torch.einsum("ijk,k->i", X, Y), r"'ijk' does not fit an operand of shape \(3, 4\)"),
         (lambda: torch.einsum("ij,i->", X, Y), "index 'i' of 'ij,i->' has the sizes 3 and 4"),

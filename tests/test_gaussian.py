@@ -443,3 +443,13 @@ def test_a_saved_value_is_loaded_without_running_code(tmp_path):
     torch.save({"out": Gaussian(torch.tensor([1.0]), torch.tensor([2.0]))}, tmp_path / "out.pt")
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)["out"]
     assert (loaded.mean.item(), loaded.var.item()) == (1.0, 2.0)
+
+
+def test_what_is_asked_of_a_tensor_can_be_asked_of_a_value() -> None:
+    x = gaussian(2, 3)
+    assert x.stride() == (3, 1) and x.stride(0) == 3
+    assert x.nelement() == x.numel() == 6
+    assert torch.equal(x.new_full((2,), 7.0), torch.full((2,), 7.0))
+    assert not x.requires_grad
+    assert x.requires_grad_() is x and x.mean.requires_grad and x.var.requires_grad
+    assert not x.requires_grad_(False).requires_grad

@@ -160,3 +160,26 @@ def mean(
     for d in (dims,) if isinstance(dims, int) else dims:
         count *= input.shape[d]
     return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))
+
+
+@RULES.rule(*every("addcmul"))
+def addcmul(input: Operand, tensor1: Operand, tensor2: Operand, *, value: float = 1, out: None = None) -> Gaussian:
+    if isinstance(input, Gaussian) and (input is tensor1 or input is tensor2):
+        raise ValueError("addcmul: the Gaussian that is added to is a factor too, and not independent of the product")
+    if not isinstance(tensor1, Gaussian) and not isinstance(tensor2, Gaussian):
+        return add(input, tensor1 * tensor2, alpha=value)
+    return add(input, mul(tensor1, tensor2), alpha=value)
+
+
+@RULES.rule(*every("lerp"))
+def lerp(input: Operand, end: Operand, weight: Any, *, out: None = None) -> Gaussian:
+    r"""For independent ends and a known weight w, exact: variance :math:`(1-w)^2 v_a + w^2 v_b`."""
+    if isinstance(weight, Gaussian):
+        raise TypeError("lerp: weight must be a number or a tensor, got a Gaussian; pass its mean")
+    if input is end:
+        return _result(torch.lerp(input.mean, input.mean, weight), input.var)
+    return add(_scaled(input, 1 - weight), _scaled(end, weight))
+
+
+def _scaled(value: Operand, factor: Any) -> Any:
+    return mul(value, factor) if isinstance(value, Gaussian) else value * factor

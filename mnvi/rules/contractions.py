@@ -75,6 +75,23 @@ def added_matmul(input: Any, a: Value, b: Value, *, beta: float = 1, alpha: floa
     return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]
 
 
+@RULES.rule(*every("outer", "ger"))
+def outer(input: Value, vec2: Value, *, out: None = None) -> Gaussian:
+    return einsum("i,j->ij", input, vec2)
+
+
+@RULES.rule(torch.tensordot)
+def tensordot(a: Value, b: Value, dims: Any = 2, out: None = None) -> Gaussian:
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    of_a, of_b = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
+    sizes_a, sizes_b = [a.shape[d] for d in of_a], [b.shape[d] for d in of_b]
+    if sizes_a != sizes_b:
+        raise ValueError(f"tensordot: the dimensions to sum over have the sizes {sizes_a} and {sizes_b}")
+    pairs = [list(of_a), list(of_b)]
+    return _contract(lambda a, b: torch.tensordot(a, b, pairs), a, b)
+
+
 @RULES.rule(torch.einsum)
 def einsum(equation: Any, *operands: Any) -> Gaussian:
     r"""Of one operand, or of two independent ones; exact.

@@ -107,6 +107,12 @@ def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor
     return x.to(other.dtype)
 
 
+@RULES.rule(torch.broadcast_tensors)
+def broadcast_tensors(*tensors: Gaussian | Tensor) -> tuple[Gaussian | Tensor, ...]:
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    return tuple(x.expand(shape) for x in tensors)
+
+
 def _joined(function: Callable, values: Sequence[Gaussian | Tensor], *args: Any, **kwargs: Any) -> Gaussian:
     means = [x.mean if isinstance(x, Gaussian) else x for x in values]
     refuse_complex(*means)
