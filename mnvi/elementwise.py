@@ -123,7 +123,13 @@ def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> N
 
 
 def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:
-    """:func:`elementwise` by Gauss–Hermite quadrature, whatever :class:`mnvi.options` say.
+    r""":func:`elementwise` by Gauss–Hermite quadrature, whatever :class:`mnvi.options` say.
+
+    .. math:: E = \sum_i w_i f(\mu + \sigma t_i), \qquad V = \sum_i w_i (f(\mu + \sigma t_i) - E)^2
+
+    Args:
+        function: as in :func:`elementwise`.
+        order: number of nodes, at least 2; see :func:`elementwise` for the error.
 
     Example:
         >>> import torch, mnvi
@@ -134,7 +140,16 @@ def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:
 
 
 def taylor(function: Callable) -> Callable:
-    """:func:`elementwise` by the first-order rule.
+    r""":func:`elementwise` by the first-order rule, whatever :class:`mnvi.options` say.
+
+    .. math:: E = f(\mu), \qquad V = f'(\mu)^2\,\sigma^2
+
+    Right where the function is nearly straight over some :math:`\sigma`: the mean is off by about
+    :math:`\tfrac12 f''(\mu)\sigma^2`. It asks for value and slope at the mean alone, and so serves functions that are
+    not defined everywhere, such as logarithms.
+
+    Args:
+        function: as in :func:`elementwise`; torch must be able to differentiate it.
 
     Example:
         >>> import torch, mnvi
