@@ -30,7 +30,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> JointGaussian:
 def relu(x: JointGaussian, inplace: bool = False) -> JointGaussian:
     if x.spread is None:
         return JointGaussian.trusted(torch.relu(x.mean))
-    moments = covariance.relu if x.is_full else relu_moments
+    moments: Callable = covariance.relu if x.is_full else relu_moments
     if current.value.activation == "taylor":
         moments = covariance.first_order_relu
     return JointGaussian.trusted(*moments(x.mean, x.spread, current.value.relu_floor))
