@@ -104,6 +104,13 @@ def convert(
 def kl_divergence(model: nn.Module) -> Tensor:
     r"""True KL of a model's posteriors from their priors, :math:`\sum_w KL[q(w)\,\|\,p(w)]`; tied weights count once.
 
+    Args:
+        model: a model from :func:`convert`, or a layer of :mod:`mnvi.layers`; one without a posterior raises
+            ``ValueError``.
+
+    Returns:
+        A tensor without dimensions, float32 for a half-precision model.
+
     Example:
         >>> import torch, mnvi
         >>> layer = mnvi.convert(torch.nn.Linear(3, 2), mnvi.MeanField(prior_variance=1.0, init_log_var=0.0))
@@ -120,6 +127,9 @@ def kl_divergence(model: nn.Module) -> Tensor:
 
 def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
     """All layers of a model that have a posterior, each once.
+
+    Args:
+        model: any module, a layer included.
 
     Example:
         >>> import torch, mnvi

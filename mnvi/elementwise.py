@@ -30,7 +30,8 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
     Args:
         function: the function; its first argument is the tensor, every entry of the result depends on the same entry of
-            it alone, which the first call tries: a function that is not elementwise, or random, raises ``ValueError``.
+            it alone, which the first call tries: a function that is not elementwise, or random, raises ``ValueError``,
+            and so does one that is not finite at a node, as a logarithm is not: :func:`taylor` may serve there.
             Further arguments are passed on.
         approximation: ``"quadrature"`` or ``"taylor"``; ``None`` is quadrature, unless
             ``mnvi.options(activation="taylor")`` is in force.
@@ -59,13 +60,14 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
     if not isinstance(order, int) or order < 2:
         raise ValueError(f"elementwise: order={order!r} must be a whole number of at least 2 nodes")
     nodes = gauss_hermite(order)
+    name = getattr(function, "__name__", "function")
     probed = False
 
     @functools.wraps(function)
     def answer(x: Any, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(value, RandomValue) for value in (*args, *kwargs.values())):
             raise TypeError(
-                f"{getattr(function, '__name__', 'function')}: only the first argument of an elementwise function may "
+                f"{name}: only the first argument of an elementwise function may "
                 "be random; write a rule with @mnvi.rule for functions of several"
             )
         if not isinstance(x, Gaussian):
@@ -78,33 +80,56 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
 
         nonlocal probed
         if not probed and x.numel() and values_can_be_read(x.mean):
-            _probe(getattr(function, "__name__", "function"), of_tensor, x.mean.detach())
-            probed = True
+            _probe(name, of_tensor, x.mean.detach())
+            probed = x.numel() > 1  # of a single entry every function is elementwise
         if (approximation or current.value.activation) == "taylor":
-            return Gaussian.trusted(*taylor_moments(of_tensor, x.mean, x.var))
-        return Gaussian.trusted(*quadrature_moments(of_tensor, x.mean, x.var, nodes))
+            return _finite(name, x, *taylor_moments(of_tensor, x.mean, x.var), remedy="")
+        remedy = f"; mnvi.taylor({name}) asks for its value and slope at the mean alone"
+        return _finite(name, x, *quadrature_moments(of_tensor, x.mean, x.var, nodes), remedy=remedy)
 
     return answer
 
 
+def _finite(name: str, x: Gaussian, mean: Tensor, var: Tensor, remedy: str) -> Gaussian:
+    """The moments, where a finite value has finite ones; a logarithm has none below zero, where Gaussians reach."""
+    if values_can_be_read(mean):
+        finite = (mean.detach() + var.detach()).isfinite() | ~(x.mean.detach() + x.var.detach()).isfinite()
+        if not finite.all():
+            place = int(finite.flatten().int().argmin())
+            where = f"mean {x.mean.flatten()[place].item():g} and variance {x.var.flatten()[place].item():g}"
+            raise ValueError(f"{name}: not finite for a Gaussian of {where}{remedy}")
+    return Gaussian.trusted(mean, var)
+
+
 def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> None:
-    """Once for every function: change one entry, and see that the same entry of the result changes alone."""
+    """Once for every function: change the first, a middle and the last entry, each alone, and see that the same entry
+    of the result changes alone."""
     with torch.no_grad():
         before = function(values)
-        changed = values.clone(memory_format=torch.contiguous_format)
-        changed.view(-1)[0] += 1
-        after = function(changed)
-    if not isinstance(before, Tensor) or before.shape != values.shape:
-        got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
-        raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")
-    if not torch.equal(before.flatten()[1:].nan_to_num(), after.flatten()[1:].nan_to_num()):
-        raise ValueError(
-            f"{name}: not elementwise, or random: a change of one entry changes others of the result; {_REMEDY}"
-        )
+        if not isinstance(before, Tensor) or before.shape != values.shape:
+            got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
+            raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")
+        for place in {0, values.numel() // 2, values.numel() - 1}:
+            for extreme in (values.max() + 1, values.min() - 1):  # seen by a maximum and a minimum too
+                changed = values.clone(memory_format=torch.contiguous_format)
+                changed.view(-1)[place] = extreme
+                after = function(changed).flatten().clone()
+                after[place] = before.flatten()[place]
+                if not torch.equal(before.flatten().nan_to_num(), after.nan_to_num()):
+                    raise ValueError(
+                        f"{name}: not elementwise, or random: a change of one entry changes others of the result; "
+                        f"{_REMEDY}"
+                    )
 
 
 def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:
-    """:func:`elementwise` by Gauss–Hermite quadrature, whatever :class:`mnvi.options` say.
+    r""":func:`elementwise` by Gauss–Hermite quadrature, whatever :class:`mnvi.options` say.
+
+    .. math:: E = \sum_i w_i f(\mu + \sigma t_i), \qquad V = \sum_i w_i (f(\mu + \sigma t_i) - E)^2
+
+    Args:
+        function: as in :func:`elementwise`.
+        order: number of nodes, at least 2; see :func:`elementwise` for the error.
 
     Example:
         >>> import torch, mnvi
@@ -115,7 +140,16 @@ def quadrature(function: Callable, order: int = DEFAULT_ORDER) -> Callable:
 
 
 def taylor(function: Callable) -> Callable:
-    """:func:`elementwise` by the first-order rule.
+    r""":func:`elementwise` by the first-order rule, whatever :class:`mnvi.options` say.
+
+    .. math:: E = f(\mu), \qquad V = f'(\mu)^2\,\sigma^2
+
+    Right where the function is nearly straight over some :math:`\sigma`: the mean is off by about
+    :math:`\tfrac12 f''(\mu)\sigma^2`. It asks for value and slope at the mean alone, and so serves functions that are
+    not defined everywhere, such as logarithms.
+
+    Args:
+        function: as in :func:`elementwise`; torch must be able to differentiate it.
 
     Example:
         >>> import torch, mnvi

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def first_order(backward: Callable) -> Callable:
@@ -36,22 +38,47 @@ def first_order(backward: Callable) -> Callable:
     return checked
 
 
-def refuse_nested_gradients(name: str) -> None:
-    """The same inside ``torch.func``, which records every backward pass: there the nested gradients are counted, in the
-    forward pass, where all of them are still open.
+def differentiated_again(*tensors: Tensor) -> bool:
+    """Whether results on these tensors will be differentiated twice, or in forward mode, as far as can be told inside
+    ``torch.func`` and ``torch.autograd.forward_ad``: then a hand-written first-order backward pass is not enough.
+
+    Inside ``torch.func.grad`` a tensor is wrapped once for every gradient that is taken through it, and one of a
+    network whose parameters require gradients requires one below all wrappers.
 
     Example:
-        >>> refuse_nested_gradients("relu")
+        >>> import torch
+        >>> differentiated_again(torch.ones(1, requires_grad=True))
+        False
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
-        return
-    transforms = torch._C._functorch.get_interpreter_stack() or []
-    if sum(transform.key() == torch._C._functorch.TransformType.Grad for transform in transforms) > 1:
-        raise _error(name)
+    if torch.compiler.is_compiling():
+        return False
+    if forward_mode():
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return False
+    levels = set()
+    for tensor in tensors:
+        while True:
+            if tensor.requires_grad:
+                levels.add(torch._C._functorch.maybe_get_level(tensor))
+            if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                break
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+    return len(levels) > 1
+
+
+def forward_mode() -> bool:
+    """Whether derivatives go forwards: ``torch.func.jvp``, ``jacfwd``, ``torch.autograd.forward_ad``.
+
+    Example:
+        >>> forward_mode()
+        False
+    """
+    return forward_ad._current_level >= 0
 
 
 def _error(name: str) -> RuntimeError:
     return RuntimeError(
-        f"{name}: its backward pass cannot be differentiated again; call it without create_graph, and without nesting "
-        "torch.func.grad or jacrev"
+        f"{name}: its backward pass cannot be differentiated again; call it without create_graph, or nest "
+        "torch.func.grad, torch.func.jacrev or torch.func.hessian, which can be nested"
     )

@@ -37,7 +37,9 @@ class FrozenPosterior(Posterior):
         affine, mean, var = layer.prepared(x, **geometry)
         expectation = affine(mean, layer.weight, layer.bias)
         with full_precision(mean):
-            return Gaussian.trusted(expectation, self.variance(layer, affine, widened(mean), var))
+            return Gaussian.trusted(
+                expectation, self.variance(layer, affine, widened(mean), None if var is None else widened(var))
+            )
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         """There are none: nothing is learnt any more."""

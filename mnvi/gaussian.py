@@ -116,6 +116,12 @@ class Gaussian(RandomValue):
     def is_contiguous(self, **kwargs: Any) -> bool:
         return self.mean.is_contiguous(**kwargs) and self.var.is_contiguous(**kwargs)
 
+    def stride(self, *args: Any, **kwargs: Any) -> Any:
+        return self.mean.stride(*args, **kwargs)
+
+    def new_full(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.mean.new_full(*args, **kwargs)
+
     def new_zeros(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.mean.new_zeros(*args, **kwargs)
 

@@ -26,6 +26,10 @@ class BayesianLayer(nn.Module):
 
     Layers are made by :func:`mnvi.convert`, or directly with torch's arguments and ``posterior=``.
 
+    Args:
+        args, kwargs: those of torch's layer of the same name.
+        posterior: what is learnt about the weights, e.g. ``mnvi.MultiplicativeNoise(prior_variance=1.0)``.
+
     Example:
         >>> import torch, mnvi
         >>> layer = mnvi.layers.Linear(3, 2, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -45,14 +49,23 @@ class BayesianLayer(nn.Module):
         self.adopt(posterior)
 
     def adopt(self, posterior: Posterior) -> None:
-        """Take on a posterior: add its parameters to the layer's own."""
+        """Take on a posterior: add its parameters to the layer's own.
+
+        Args:
+            posterior: what is learnt about the weights.
+        """
         if not isinstance(posterior, Posterior):
             raise TypeError(f"posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got {posterior!r}")
         self.posterior = posterior
         posterior.add_parameters(self)
 
     def prepared(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor, Tensor | None]:
-        """The linear operation for this input, and the input's mean and variance (None: the input is known)."""
+        """The linear operation for this input, and the input's mean and variance (None: the input is known).
+
+        Args:
+            x: the input.
+            geometry: ``output_size`` of a transposed convolution.
+        """
         affine, x = self._affine(x, **geometry)
         return (affine, x.mean, x.var) if isinstance(x, Gaussian) else (affine, x, None)
 
@@ -82,11 +95,19 @@ class BayesianLayer(nn.Module):
         return self.weight[0].numel()
 
     def along_input(self, units: Tensor) -> Tensor:
-        """One value per input unit, laid out to broadcast against the input."""
+        """One value per input unit, laid out to broadcast against the input.
+
+        Args:
+            units: [in_units].
+        """
         raise NotImplementedError
 
     def along_weight(self, units: Tensor) -> Tensor:
-        """One value per input unit, laid out in the shape of ``weight`` or to broadcast against it."""
+        """One value per input unit, laid out in the shape of ``weight`` or to broadcast against it.
+
+        Args:
+            units: [in_units].
+        """
         raise NotImplementedError
 
     def grouped_weight(self) -> Tensor:
@@ -94,6 +115,11 @@ class BayesianLayer(nn.Module):
         return self.weight
 
     def grouped_units(self, units: Tensor) -> Tensor:
+        """One value per input unit, laid out to broadcast against :meth:`grouped_weight`.
+
+        Args:
+            units: [in_units].
+        """
         return self.along_weight(units)
 
     def _affine(self, x: Tensor | Gaussian, **geometry: Any) -> tuple[Affine, Tensor | Gaussian]:
@@ -128,6 +154,11 @@ class BayesianLayer(nn.Module):
 
 class Linear(BayesianLayer, nn.Linear):
     """:class:`torch.nn.Linear` with a posterior over its weights.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.Linear`; the input may be a tensor, a :class:`mnvi.Gaussian` or
+            a :class:`mnvi.JointGaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -226,6 +257,16 @@ class _TransposedConvolution(_Convolution, nn.modules.conv._ConvTransposeNd):
 class Conv1d(_ForwardConvolution, nn.Conv1d):
     """:class:`torch.nn.Conv1d` with a posterior over its weights.
 
+    With ``padding_mode="reflect"`` or ``"replicate"`` the copies of an entry of a random input count as independent of
+    it. This is felt at the border alone: of a 3×3 kernel as torch initialises it the standard deviations there are off
+    by 8 % (root mean square), 1 % too large on average. Kernels of one sign are the worst case: of five ones,
+    replicated, the variance of the first output is 5 instead of 11. Zeros are exact, and so is ``"circular"`` for
+    kernels no longer than the input.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.Conv1d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+
     Example:
         >>> import torch, mnvi
         >>> layer = mnvi.layers.Conv1d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -236,6 +277,16 @@ class Conv1d(_ForwardConvolution, nn.Conv1d):
 
 class Conv2d(_ForwardConvolution, nn.Conv2d):
     """:class:`torch.nn.Conv2d` with a posterior over its weights.
+
+    With ``padding_mode="reflect"`` or ``"replicate"`` the copies of an entry of a random input count as independent of
+    it. This is felt at the border alone: of a 3×3 kernel as torch initialises it the standard deviations there are off
+    by 8 % (root mean square), 1 % too large on average. Kernels of one sign are the worst case: of five ones,
+    replicated, the variance of the first output is 5 instead of 11. Zeros are exact, and so is ``"circular"`` for
+    kernels no longer than the input.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.Conv2d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -248,6 +299,16 @@ class Conv2d(_ForwardConvolution, nn.Conv2d):
 class Conv3d(_ForwardConvolution, nn.Conv3d):
     """:class:`torch.nn.Conv3d` with a posterior over its weights.
 
+    With ``padding_mode="reflect"`` or ``"replicate"`` the copies of an entry of a random input count as independent of
+    it. This is felt at the border alone: of a 3×3 kernel as torch initialises it the standard deviations there are off
+    by 8 % (root mean square), 1 % too large on average. Kernels of one sign are the worst case: of five ones,
+    replicated, the variance of the first output is 5 instead of 11. Zeros are exact, and so is ``"circular"`` for
+    kernels no longer than the input.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.Conv3d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+
     Example:
         >>> import torch, mnvi
         >>> layer = mnvi.layers.Conv3d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -258,6 +319,10 @@ class Conv3d(_ForwardConvolution, nn.Conv3d):
 
 class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
     """:class:`torch.nn.ConvTranspose1d` with a posterior over its weights.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.ConvTranspose1d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -270,6 +335,10 @@ class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
 class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):
     """:class:`torch.nn.ConvTranspose2d` with a posterior over its weights.
 
+    Args:
+        args, kwargs: as in :class:`torch.nn.ConvTranspose2d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+
     Example:
         >>> import torch, mnvi
         >>> layer = mnvi.layers.ConvTranspose2d(3, 2, 3, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -280,6 +349,10 @@ class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):
 
 class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d):
     """:class:`torch.nn.ConvTranspose3d` with a posterior over its weights.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.ConvTranspose3d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
+        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from mnvi.checks import is_number
 from mnvi.gaussian import Gaussian
 from mnvi.moments import divergence, linear
+from mnvi.precision import widened
 
 if TYPE_CHECKING:
     from mnvi.layers import BayesianLayer
+
+_SMALLEST_PRIOR_VARIANCE = 1e-9
 
 
 class Posterior(ABC):
@@ -61,7 +64,10 @@ class MultiplicativeNoise(Posterior):
               + \frac{(1+\alpha_j)m_{ij}^2}{\sigma^2} - 1\Big)
 
     Args:
-        prior_variance: :math:`\sigma^2` of the prior :math:`\mathcal N(0, \sigma^2)`.
+        prior_variance: :math:`\sigma^2` of the prior :math:`\mathcal N(0, \sigma^2)`, at least 1e-9. The
+            :math:`10^{-10}`, which keeps the KL finite at :math:`m = 0`, lowers it, by :math:`10^{-10}/2\sigma^2` for
+            each weight at most where it would be near zero, which takes an :math:`\alpha` near
+            :math:`10^{10}\sigma^2`.
         init_rho: where ``rho`` starts; -3 gives :math:`\alpha \approx 0.05`.
 
     Example:
@@ -78,13 +84,18 @@ class MultiplicativeNoise(Posterior):
 
     def __post_init__(self) -> None:
         _check_positive("MultiplicativeNoise", "prior_variance", self.prior_variance)
+        if self.prior_variance < _SMALLEST_PRIOR_VARIANCE:
+            raise ValueError(
+                f"MultiplicativeNoise: prior_variance={self.prior_variance!r} must be at least "
+                f"{_SMALLEST_PRIOR_VARIANCE:g}; below it the 1e-10 inside the KL's logarithm would make it negative"
+            )
         _check_finite("MultiplicativeNoise", "init_rho", self.init_rho)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.rho = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_rho))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.along_weight(F.softplus(layer.rho)) * layer.weight.square()
+        return layer.along_weight(F.softplus(widened(layer.rho))) * widened(layer.weight).square()
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
@@ -92,11 +103,11 @@ class MultiplicativeNoise(Posterior):
         if var is None:  # noise laid on the weights instead: the backward pass need not go through to the input
             spread = self.weight_variance(layer)
             return Gaussian.trusted(*linear.independent_weights(affine, mean, None, weight, bias, spread, None))
-        alpha = layer.along_input(F.softplus(layer.rho))
+        alpha = layer.along_input(F.softplus(widened(layer.rho)))
         return Gaussian.trusted(*linear.multiplicative_noise(affine, mean, var, weight, bias, alpha))
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
-        weight, alpha = layer.grouped_weight(), layer.grouped_units(F.softplus(layer.rho))
+        weight, alpha = layer.grouped_weight(), layer.grouped_units(F.softplus(widened(layer.rho)))
         return divergence.multiplicative_noise(weight, alpha, self.prior_variance)
 
 
@@ -139,14 +150,14 @@ class MeanField(Posterior):
             layer.bias_log_var = nn.Parameter(torch.full_like(layer.bias, self.init_log_var))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.log_var.exp()
+        return widened(layer.log_var).exp()
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
-        return None if layer.bias_log_var is None else layer.bias_log_var.exp()
+        return None if layer.bias_log_var is None else widened(layer.bias_log_var).exp()
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
-        spread, bias_spread = layer.log_var.exp(), self.bias_variance(layer)
+        spread, bias_spread = widened(layer.log_var).exp(), self.bias_variance(layer)
         return Gaussian.trusted(
             *linear.independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
         )
@@ -194,11 +205,11 @@ class SharedMeanField(Posterior):
         layer.log_var = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_log_var))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.along_weight(layer.log_var.exp()).expand_as(layer.weight)
+        return layer.along_weight(widened(layer.log_var).exp()).expand_as(layer.weight)
 
     def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
         affine, mean, var = layer.prepared(x, **geometry)
-        spread = layer.along_input(layer.log_var.exp())
+        spread = layer.along_input(widened(layer.log_var).exp())
         return Gaussian.trusted(*linear.shared_variance(affine, mean, var, layer.weight, layer.bias, spread))
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:

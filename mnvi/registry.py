@@ -18,6 +18,7 @@ _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmu
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
 _NUMBERS = "it gives numbers, which a random value has only in its tensors: ask x.mean or x.var"
 _RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"
+_POWER = "a power with a random exponent and a positive base is an exponential: torch.exp(x * math.log(base))"
 _LOSSES = """
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div gaussian_nll_loss binary_cross_entropy
     binary_cross_entropy_with_logits
@@ -26,9 +27,24 @@ _TO_NUMBERS = "argmax argmin max min topk sort argsort median item numpy tolist 
 _RECURRENCES = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
 _HINTS = {
     name: hint
-    for names, hint in ((_LOSSES, _LOSS), (_TO_NUMBERS, _NUMBERS), (_RECURRENCES, _RECURRENT))
+    for names, hint in (
+        (_LOSSES, _LOSS),
+        (_TO_NUMBERS, _NUMBERS),
+        (_RECURRENCES, _RECURRENT),
+        ("__rpow__", _POWER),
+    )
     for name in names.split()
 }
+
+
+_ON_THE_WHOLE_LINE = """
+    sinh cosh atan arctan asinh arcsinh exp2 sinc i0 i0e i1 i1e erfcx nan_to_num deg2rad rad2deg sgn sign round trunc
+    fix floor ceil frac
+"""
+_ON_A_PART_OF_IT = """
+    log log1p log2 log10 sqrt rsqrt acos arccos asin arcsin acosh arccosh atanh arctanh tan logit erfinv ndtri lgamma
+    gammaln digamma psi log_ndtr entr
+"""
 
 
 class NoRuleError(TypeError):
@@ -86,7 +102,7 @@ class RuleTable:
                 if known is function and handler is None:
                     handler = answers
         if handler is None:
-            raise NoRuleError(self._explain(function))
+            raise NoRuleError(self.explain(function))
         if kwargs.get("out") is not None:
             raise TypeError(f"{_name(function)}: out= cannot take in a {self._value_name}; use the returned value")
         result = handler(*args, **kwargs)
@@ -101,18 +117,26 @@ class RuleTable:
             return target.become(result)
         return result
 
-    def _explain(self, function: Callable) -> str:
+    def explain(self, function: Callable) -> str:
+        """What is said where a function has no rule."""
         name = _name(function)
         missing = f"no rule for {name} on a {self._value_name}; "
         if hint := _HINTS.get(name.rpartition(".")[2]):
             return f"{missing}{hint}. If it does have a meaning, give it a rule with @{self._decorator}({name})"
-        shortcut = f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
-        if self._value_name != "Gaussian":
-            shortcut = ""
         return (
             f"{missing}give it one with @{self._decorator}({name}), a function from the call's arguments to a "
-            f"{self._value_name}.{shortcut} If the uncertainty is not wanted here, pass x.mean"
+            f"{self._value_name}.{self._shortcut(name)} If the uncertainty is not wanted here, pass x.mean"
         )
+
+    def _shortcut(self, name: str) -> str:
+        plain = name.rpartition(".")[2].removesuffix("_").removeprefix("special_")
+        if self._value_name != "Gaussian":
+            return ""
+        if plain in _ON_A_PART_OF_IT.split():
+            return f" Where the variance is small this is enough: mnvi.rule({name})(mnvi.taylor({name}))."
+        if plain in _ON_THE_WHOLE_LINE.split() or not name.startswith("torch"):
+            return f" For an elementwise function this is enough: mnvi.rule({name})(mnvi.elementwise({name}))."
+        return ""
 
 
 def every(*names: str) -> tuple[Callable, ...]:

@@ -92,6 +92,13 @@ class RandomValue:
     def numel(self) -> int:
         return self.mean.numel()
 
+    nelement = numel
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        for _, tensor in self._tensors():
+            tensor.requires_grad_(requires_grad)
+        return self
+
     def is_floating_point(self) -> bool:
         return True
 
@@ -122,6 +129,21 @@ class RandomValue:
 
     def __pow__(self, exponent: Any) -> Self:
         return self._rules.answer(torch.pow, (self, exponent), {})
+
+    def __rpow__(self, base: Any) -> Self:
+        return self._rules.answer(Tensor.__rpow__, (self, base), {})
+
+    def __floordiv__(self, other: Any) -> Self:
+        return self._rules.answer(torch.floor_divide, (self, other), {})
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return self._rules.answer(torch.floor_divide, (other, self), {})
+
+    def __mod__(self, other: Any) -> Self:
+        return self._rules.answer(torch.remainder, (self, other), {})
+
+    def __rmod__(self, other: Any) -> Self:
+        return self._rules.answer(torch.remainder, (other, self), {})
 
     def __matmul__(self, other: Any) -> Self:
         return self._rules.answer(torch.matmul, (self, other), {})
@@ -228,6 +250,12 @@ def check_tensors(kind: str, mean: Any, name: str, spread: Any) -> None:
             )
     if mean.device != spread.device:
         raise ValueError(f"{kind}: mean is on {mean.device} and {name} on {spread.device}; move one with .to(device)")
+
+
+def refuse_complex(*tensors: Tensor) -> None:
+    """Raise an error if one of these is complex."""
+    if any(tensor.is_complex() for tensor in tensors):
+        raise TypeError("random values are real, and have no result with a complex operand; compute its parts apart")
 
 
 def safe_sqrt(var: Tensor) -> Tensor:

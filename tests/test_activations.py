@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mnvi
+from mnvi.moments.quadrature import gauss_hermite
 from tests.conformance import ElementwiseConformance
 
 # The documented errors of the approximations; the others are exact.
@@ -386,6 +387,19 @@ def test_softplus_with_a_low_threshold_follows_torch_which_jumps_to_the_identity
 def test_glu_multiplies_one_half_by_the_gate_of_the_other():
     x = gaussian(3, 8)
     assert_same(F.glu(x, -1), x[:, :4] * torch.sigmoid(x[:, 4:]))
+
+
+@pytest.mark.parametrize(("reach", "error"), [(3.0, 2e-5), (6.0, 2e-3)])
+def test_glu_is_within_the_documented_error_of_dense_quadrature(reach, error):
+    nodes, weights = (torch.tensor(t, dtype=torch.float64) for t in zip(*gauss_hermite(200), strict=True))
+    axes = torch.linspace(-reach, reach, 25), torch.tensor([0.01, 0.1, 1.0, 4.0]), torch.tensor([-3.0, 0.0, 0.5])
+    gate, var, value = (t.double().flatten() for t in torch.meshgrid(*axes, indexing="ij"))
+    gates = torch.sigmoid(gate[:, None] + var.sqrt()[:, None] * nodes)
+    mean = value * (gates @ weights)
+    expected = (value.square() + var) * (gates.square() @ weights) - mean.square()
+    out = F.glu(mnvi.Gaussian(torch.stack([value, gate], 1), torch.stack([var, var], 1)))
+    assert (out.mean[:, 0] - mean).abs().max() < 1e-6
+    assert ((out.var[:, 0] / expected).sqrt() - 1).abs().max() < error
 
 
 def test_paper_floor_bounds_the_variance_of_a_relu_input():

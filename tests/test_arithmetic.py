@@ -66,12 +66,37 @@ EXACT = {
         lambda x, y: torch.baddbmm(FLOATS[:, :2], x, y),
         (gaussian(2, 3, 4), gaussian(2, 4, 2, seed=3)),
     ),
+    "addcmul": (lambda x, y: torch.addcmul(FLOATS, x, y, value=0.5), (X, Y)),
+    "addcmul with known factors": (lambda x: torch.addcmul(x, FLOATS, FLOATS), (X,)),
+    "addcmul, all random": (lambda x, y, z: x.addcmul(y, z), (X, Y, gaussian(3, 4, seed=2))),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.3), (X, Y)),
+    "lerp from a tensor by a tensor": (lambda x: torch.lerp(FLOATS, x, FLOATS), (X,)),
+    "lerp to itself": (lambda x: torch.lerp(x, x, 0.3), (X,)),
+    "outer": (torch.outer, (gaussian(3), Y)),
+    "outer with a tensor": (lambda y: torch.outer(FLOATS[0], y), (Y,)),
+    "tensordot": (lambda x, y: torch.tensordot(x, y, 1), (X, gaussian(4, 2, seed=2))),
+    "tensordot by pairs": (
+        lambda x, y: torch.tensordot(x, y, ([0, 1], [1, 0])),
+        (X, gaussian(4, 3, 2, seed=2)),
+    ),
+    "tensordot with a tensor": (lambda x: torch.tensordot(MATRIX, x, dims=([0], [1])), (X,)),
+    "broadcast_tensors": (lambda x, y: torch.add(*torch.broadcast_tensors(x, y)), (X, Y)),
     "einsum": (lambda x, y: torch.einsum("ij,jk->ki", x, y), (X, gaussian(4, 2, seed=2))),
     "einsum with a tensor": (lambda x: torch.einsum("ij, jk", x, MATRIX), (X,)),
     "einsum, private sums": (lambda x, y: torch.einsum("ij,jk->i", x, y), (X, gaussian(4, 2, seed=2))),
     "einsum, outer": (lambda x, y: torch.einsum("i,j->ij", x, y), (gaussian(3), Y)),
     "einsum, one operand": (lambda x: torch.einsum("ij->j", x), (X,)),
     "einsum, diagonal": (lambda x: torch.einsum("ii->i", x), (gaussian(3, 3),)),
+    "einsum, ellipsis summed": (lambda x, y: torch.einsum("...i,i->", x, y), (gaussian(3, 2), gaussian(2, seed=1))),
+    "einsum, ellipsis of one operand": (lambda x, y: torch.einsum("...i,i", x, y), (gaussian(2, 3, 4), Y)),
+    "einsum, ellipses of two lengths": (
+        lambda x, y: torch.einsum("...i,...i->i", x, y),
+        (gaussian(2, 3, 4), gaussian(3, 4, seed=1)),
+    ),
+    "einsum, broadcast and summed": (lambda y: torch.einsum("ni,ni->", FLOATS, y), (gaussian(1, 4),)),
+    "einsum, one broadcast and summed": (lambda x, y: torch.einsum("ni,ni->i", x, y), (X, gaussian(1, 4, seed=1))),
+    "einsum, broadcast and kept": (lambda x, y: torch.einsum("ni,ni->n", x, y), (X, gaussian(1, 4, seed=1))),
+    "einsum, diagonal of two": (lambda x, y: torch.einsum("ii,i->", x, y), (gaussian(3, 3), gaussian(3, seed=1))),
     "einsum, ellipsis": (
         lambda x, y: torch.einsum("...ij,...jk->...ik", x, y),
         (gaussian(2, 3, 4), gaussian(2, 4, 2, seed=3)),
@@ -110,6 +135,14 @@ def test_quotients_are_right_for_small_noise(case):
     out = function(x)
     torch.testing.assert_close(out.mean, function(x.mean))
     torch.testing.assert_close(out.var, draws.var(0), rtol=0.03, atol=0)  # 5 standard errors are 2.2 %
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.1])
+def test_the_reciprocal_is_as_far_off_as_documented(ratio):
+    x = mnvi.Gaussian(torch.ones(1, dtype=torch.float64), torch.full((1,), ratio**2, dtype=torch.float64))
+    draws, out = 1 / x.sample(2_000_000, torch.Generator().manual_seed(0)), 1 / x
+    assert 1 - (out.mean / draws.mean(0)).item() == pytest.approx(ratio**2, rel=0.1)
+    assert 1 - (out.std / draws.std(0)).item() == pytest.approx(4 * ratio**2, rel=0.1, abs=0.0025)  # 5 standard errors
 
 
 def test_one_object_minus_itself_is_certain():
@@ -159,6 +192,8 @@ def test_augmented_assignment():
     [
         (lambda: torch.einsum("i,i,i->i", Y, Y.mean, Y.mean), "two at a time"),
         (lambda: torch.einsum("i,i->", Y, Y), "not independent of itself"),
+        (lambda: torch.outer(Y, Y), "not independent of itself"),
+        (lambda: torch.lerp(X, Y, Y), "lerp: weight must be a number or a tensor"),
         (lambda: torch.div(X, 2, rounding_mode="floor"), "rounding_mode='floor'"),
     ],
 )
@@ -169,12 +204,28 @@ def test_what_has_no_meaning_is_refused(call, message):
 
 @pytest.mark.parametrize(
     "function",
-    [torch.max, torch.min, torch.argmax, torch.sort, torch.topk, torch.var, torch.std, torch.median, torch.prod],
+    [torch.argmax, torch.sort, torch.topk, torch.var, torch.std, torch.median, torch.prod],
 )
 def test_what_would_drop_the_variance_has_no_rule(function):
     assert function not in RULES
     with pytest.raises(mnvi.NoRuleError):
         function(X, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: torch.addcmul(X, X, Y), "not independent of the product"),
+        (lambda: torch.tensordot(X, gaussian(1, 4), dims=([0], [0])), r"sizes \[3\] and \[1\]"),
+        (lambda: torch.einsum("i,j->i", Y), "has 2 operands, but 1 are given"),
+        (lambda: torch.einsum("ijk,k->i", X, Y), r"'ijk' does not fit an operand of shape \(3, 4\)"),
+        (lambda: torch.einsum("ij,i->", X, Y), "index 'i' of 'ij,i->' has the sizes 3 and 4"),
+        (lambda: torch.einsum("i,i->", X, Y), r"'i' does not fit an operand of shape \(3, 4\)"),
+    ],
+)
+def test_indices_that_do_not_fit_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def chain(x, y):

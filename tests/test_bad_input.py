@@ -366,7 +366,7 @@ def test_num_samples_must_be_a_whole_number_of_at_least_one(value: object) -> No
 def test_smallest_allowed_values_are_allowed() -> None:
     elbo(num_data=1, kappa=0)
     mnvi.CategoricalLikelihood(num_samples=1)
-    mnvi.MultiplicativeNoise(prior_variance=1e-30)
+    mnvi.MultiplicativeNoise(prior_variance=1e-9)
     assert mnvi.Gaussian(torch.zeros(2), torch.zeros(2)).var.sum() == 0
     assert mnvi.Gaussian(torch.zeros(0), torch.zeros(0)).numel() == 0
     assert mnvi.Gaussian(torch.zeros(2).half(), torch.ones(2)).var.dtype == torch.float32
@@ -427,3 +427,55 @@ def test_mean_takes_the_names_of_numpy() -> None:
     x = mnvi.Gaussian(torch.ones(2, 4), torch.ones(2, 4))
     out = torch.mean(x, axis=1, keepdims=True)
     assert out.shape == (2, 1) and torch.equal(out.var, torch.full((2, 1), 0.25))
+
+
+SMALL = mnvi.Gaussian(torch.ones(3), torch.ones(3))
+JOINT = mnvi.JointGaussian(torch.ones(3), torch.eye(3))
+MASK, COMPLEX = torch.tensor([True, False, True]), torch.ones(3) * 1j
+
+
+@pytest.mark.parametrize("target", [SMALL, torch.ones(3)], ids=["Gaussian", "tensor"])
+def test_masked_fill_with_a_gaussian_names_the_way_out(target) -> None:
+    value = mnvi.Gaussian(torch.zeros(()), torch.ones(()))
+    with pytest.raises(TypeError, match=r"masked_fill: value must be a number.*torch\.where\(mask, value, x\)"):
+        target.masked_fill(MASK, value)
+    assert torch.where(MASK, value, SMALL).var.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("floor_divide", lambda: SMALL // 2),
+        ("floor_divide", lambda: 2 // SMALL),
+        ("floor_divide", lambda: torch.ones(3) // SMALL),
+        ("remainder", lambda: SMALL % 2),
+        ("remainder", lambda: 2 % SMALL),
+        (r"torch\.exp\(x \* math\.log\(base\)\)", lambda: 2**SMALL),
+        (r"torch\.exp\(x \* math\.log\(base\)\)", lambda: torch.ones(3) ** SMALL),
+        (r"torch\.exp\(x \* math\.log\(base\)\)", lambda: torch.pow(2, SMALL)),
+        ("JointGaussian", lambda: 2**JOINT),
+    ],
+)
+def test_operators_without_a_rule_say_so(name, call) -> None:
+    with pytest.raises(mnvi.NoRuleError, match=name):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: SMALL * COMPLEX,
+        lambda: COMPLEX * SMALL,
+        lambda: SMALL + COMPLEX,
+        lambda: COMPLEX - SMALL,
+        lambda: SMALL / COMPLEX,
+        lambda: SMALL * 1j,
+        lambda: SMALL @ COMPLEX,
+        lambda: torch.cat([SMALL, COMPLEX]),
+        lambda: torch.where(MASK, SMALL, COMPLEX),
+        lambda: JOINT * COMPLEX,
+    ],
+)
+def test_complex_operands_are_refused(call) -> None:
+    with pytest.raises(TypeError, match="random values are real"):
+        call()

@@ -207,6 +207,19 @@ def test_dropout_is_the_identity_in_evaluation_and_exact_in_training():
     assert_moments(layer.train()(x), samples)
 
 
+def test_dropout_by_a_probability_outside_its_range_is_refused():
+    for p in (2.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match=f"p={p} must be a probability"):
+            F.dropout(random_joint(3), p)
+
+
+@pytest.mark.parametrize("choice", ["variance", "sample"])
+def test_dropout_of_everything_leaves_zeros(choice):
+    with mnvi.options(dropout=choice):
+        y = F.dropout(random_joint(3), 1.0)
+    assert (y.mean == 0).all() and (y.cov == 0).all()
+
+
 def test_dropout_can_draw_one_mask():
     x = random_joint(64)
     with mnvi.options(dropout="sample"):

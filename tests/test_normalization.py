@@ -171,6 +171,49 @@ def test_moments_are_within_the_documented_error_of_samples(function, size, scal
     assert (out.var.sqrt() / var.sqrt() - 1).square().mean().sqrt() < 0.09
 
 
+def errors_against_samples(function, rows, size, scale, draws):
+    """Root mean squares of the errors in means, and of the relative ones in standard deviations."""
+    generator = torch.Generator().manual_seed(1)
+    mean = torch.randn(rows, size, generator=generator, dtype=torch.float64)
+    x = mnvi.Gaussian(mean, 2 * scale * torch.rand(rows, size, generator=generator, dtype=torch.float64))
+    first = second = torch.zeros(rows, size, dtype=torch.float64)
+    for _ in range(20):
+        values = function(x.sample(draws, generator))
+        first, second = first + values.sum(0) / (20 * draws), second + values.square().sum(0) / (20 * draws)
+    out = function(x)
+    ratio = out.var.sqrt() / (second - first.square()).sqrt()
+    return (out.mean - first).square().mean().sqrt().item(), (ratio - 1).square().mean().sqrt().item()
+
+
+def batch_normalised(z):
+    """[..., channels, examples]"""
+    if isinstance(z, mnvi.Gaussian):
+        return F.batch_norm(z.T, None, None, training=True).T
+    centred = z - z.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "in_mean", "in_std"),
+    [(128, 0.01, 0.005, 0.05), (128, 0.1, 0.05, 0.07), (128, 1.0, 0.3, 0.42)]
+    + [(16, 0.01, 0.006, 0.15), (16, 0.1, 0.05, 0.17), (16, 1.0, 0.3, 0.5)],
+)
+def test_batch_norm_in_training_is_as_far_off_as_documented(size, scale, in_mean, in_std):
+    error = errors_against_samples(batch_normalised, 2048 // size, size, scale, 500)
+    assert error == pytest.approx((in_mean, in_std), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "in_mean", "in_std"),
+    [(16, 0.01, 0.0006, 0.11), (16, 0.1, 0.004, 0.11), (16, 1.0, 0.013, 0.09)]
+    + [(64, 0.01, 0.0003, 0.05), (64, 0.1, 0.0013, 0.05), (64, 1.0, 0.004, 0.03)],
+)
+def test_normalize_is_as_far_off_as_documented(size, scale, in_mean, in_std):
+    error = errors_against_samples(lambda z: F.normalize(z, dim=-1), 8, size, scale, 5_000)
+    assert error[0] * size**0.5 == pytest.approx(in_mean, rel=0.2, abs=2e-4)
+    assert error[1] == pytest.approx(in_std, rel=0.15)
+
+
 def test_instance_norm_with_running_statistics_is_exact_and_updates_them():
     module = randomised(nn.InstanceNorm2d(4, affine=True, track_running_stats=True))
     x = image(2)
@@ -199,7 +242,9 @@ def test_normalized_noise_is_bounded_by_the_unit_sphere():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: F.layer_norm(gaussian(2, 3), [4]), "normalized_shape=\\[4\\]"),
+        (lambda: F.layer_norm(gaussian(2, 3), [4]), "layer_norm: normalized_shape=\\[4\\]"),
+        (lambda: F.rms_norm(gaussian(2, 4), [7]), "rms_norm: normalized_shape=\\[7\\] does not fit"),
+        (lambda: F.rms_norm(gaussian(2, 4), [1]), "rms_norm: normalized_shape=\\[1\\] does not fit"),
         (lambda: F.group_norm(gaussian(2, 3), 2), "num_groups=2"),
     ],
 )

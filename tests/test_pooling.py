@@ -258,3 +258,58 @@ def test_vmap_over_examples():
     out = torch.func.vmap(pool)(x)
     torch.testing.assert_close(out.mean, pool(x).mean)
     torch.testing.assert_close(out.var, pool(x).var)
+
+
+REDUCTIONS = {
+    "amax": lambda x: torch.amax(x, 1),
+    "amax over two, kept": lambda x: torch.amax(x, (0, -1), keepdim=True),
+    "amax over all": lambda x: x.amax(),
+    "amin": lambda x: torch.amin(x, 2),
+    "max": lambda x: torch.max(x, 1).values,
+    "max, kept": lambda x: x.max(1, keepdim=True)[0],
+    "max over all": lambda x: torch.max(x),
+    "min": lambda x: torch.min(x, -1)[0],
+    "min over all": lambda x: x.min(),
+}
+
+
+@pytest.mark.parametrize("case", REDUCTIONS)
+def test_reductions_are_those_of_samples_where_one_entry_is_surely_the_extreme(case):
+    order = torch.randperm(2 * 3 * 4, generator=torch.Generator().manual_seed(0)).double().view(2, 3, 4)
+    x = mnvi.Gaussian(10 * order, 0.1 + torch.rand(2, 3, 4, dtype=torch.float64))
+    assert_moments_are_those_of_samples(REDUCTIONS[case], x)
+    assert_zero_variance_is_deterministic(REDUCTIONS[case], x)
+    assert_gradients_are_right(REDUCTIONS[case], x)
+
+
+@pytest.mark.parametrize("case", ["amax", "amin", "max", "min"])
+def test_clark_reductions_are_exact_for_two_entries(case):
+    x = gaussian(2, 2, 2)
+    with mnvi.options(max_pool="clark"):
+        assert_moments_are_those_of_samples(REDUCTIONS[case], x)
+
+
+def test_reductions_agree_with_pooling_over_one_window():
+    x = gaussian(2, 3, 7)
+    for choice in ("argmax", "clark"):
+        with mnvi.options(max_pool=choice):
+            pooled, reduced = F.max_pool1d(x, 7)[..., 0], torch.amax(x, -1)
+        torch.testing.assert_close((pooled.mean, pooled.var), (reduced.mean, reduced.var))
+
+
+def test_max_and_min_along_a_dimension_say_where():
+    x = gaussian(3, 4)
+    for function in (torch.max, torch.min):
+        assert torch.equal(function(x, 1).indices, function(x.mean, 1).indices)
+
+
+def test_max_of_two_values_is_their_maximum():
+    x, y = gaussian(3, 4), gaussian(3, 4, seed=1)
+    assert torch.equal(torch.max(x, y).var, torch.maximum(x, y).var)
+    assert torch.equal(torch.min(x, other=y.mean).var, torch.minimum(x, y.mean).var)
+
+
+def test_reductions_compile():
+    x = gaussian(3, 4)
+    out = torch.compile(lambda x: torch.amax(x, 1) + torch.max(x, 1)[0], fullgraph=True, backend="eager")(x)
+    torch.testing.assert_close(out.mean, 2 * x.mean.amax(1))

@@ -103,6 +103,30 @@ def test_divergence_has_right_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda w, a: divergence.multiplicative_noise(w, a, 0.5), (weight, alpha))
 
 
+@pytest.mark.parametrize("prior_variance", [1e-9, 1e-8, 1e-4, 1.0])
+def test_divergence_is_not_negative_down_to_the_smallest_prior_variance(prior_variance: float) -> None:
+    weights = torch.cat([torch.zeros(1), torch.logspace(-8, 2, 201)]).double()
+    for alpha in (1e-9, 1e-6, 1e-3, 0.05, 0.3, 1.0, 8.0):
+        for weight in weights:
+            noise = torch.full((1,), alpha, dtype=torch.float64)
+            assert divergence.multiplicative_noise(weight.view(1, 1), noise, prior_variance) >= 0, (weight, alpha)
+
+
+def test_a_prior_variance_that_would_make_the_divergence_negative_is_refused() -> None:
+    assert divergence.multiplicative_noise(torch.zeros(1, 1), torch.ones(1), 1e-10) < 0
+    for tiny in (1e-30, 1e-10, 9e-10):
+        with pytest.raises(ValueError, match=f"prior_variance={tiny} must be at least 1e-09"):
+            mnvi.MultiplicativeNoise(prior_variance=tiny)
+
+
+def test_divergence_goes_through_forward_mode() -> None:
+    weight, alpha = torch.randn(3, 4, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
+    expected = torch.func.grad(lambda w: divergence.multiplicative_noise(w, alpha, 0.5))(weight)
+    torch.testing.assert_close(
+        torch.func.jacfwd(lambda w: divergence.multiplicative_noise(w, alpha, 0.5))(weight), expected
+    )
+
+
 def test_divergence_goes_through_vmap() -> None:
     weights, alphas = torch.randn(5, 4, 3), torch.rand(5, 3) + 0.1
     together = torch.vmap(lambda w, a: divergence.multiplicative_noise(w, a, 0.5))(weights, alphas)

@@ -230,3 +230,62 @@ def test_mean_of_a_log_normal_converges_with_the_order():
 def test_a_function_that_is_not_elementwise_is_refused(function, complaint):
     with pytest.raises(ValueError, match=complaint):
         mnvi.elementwise(function)(mnvi.Gaussian(torch.ones(2, 300), torch.ones(2, 300)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda z: z.cumsum(0),
+        lambda z: z.flip(0).cumsum(0).flip(0),
+        lambda z: z + z.roll(1),
+        lambda z: z - z.amax(),
+        lambda z: z - z.amin(),
+        lambda z: z + z[-1],
+    ],
+)
+def test_a_dependence_of_any_entry_on_another_is_found_after_a_single_one_was_tried(function):
+    wrapped = mnvi.elementwise(function)
+    wrapped(mnvi.Gaussian(torch.ones(1), torch.ones(1)))
+    with pytest.raises(ValueError, match="not elementwise"):
+        wrapped(mnvi.Gaussian(torch.randn(5), torch.ones(5)))
+
+
+def test_what_is_not_finite_is_refused_with_a_remedy():
+    x = mnvi.Gaussian(torch.tensor([5.0, 1.0]), torch.tensor([0.01, 0.5]))
+    message = r"log1p: not finite for a Gaussian of mean 1 and variance 0\.5; mnvi\.taylor\(log1p\)"
+    with pytest.raises(ValueError, match=message):
+        mnvi.elementwise(torch.log1p)(x)
+    out = mnvi.taylor(torch.log1p)(x)
+    torch.testing.assert_close(out.var, x.var / (1 + x.mean).square())
+    with pytest.raises(ValueError, match=r"log1p: not finite for a Gaussian of mean -2 and variance 0\.1$"):
+        mnvi.taylor(torch.log1p)(mnvi.Gaussian(torch.tensor([-2.0]), torch.tensor([0.1])))
+
+
+def test_what_was_not_finite_before_is_passed_on():
+    out = mnvi.elementwise(torch.sinh)(mnvi.Gaussian.trusted(torch.tensor([0.0, math.nan]), torch.ones(2)))
+    assert out.mean[0].abs() < 1e-6 and out.mean[1].isnan()
+
+
+@pytest.mark.parametrize("function", [torch.log1p, torch.sqrt, torch.special.logit])
+def test_a_function_on_a_part_of_the_line_is_advised_the_first_order_rule(function):
+    x = mnvi.Gaussian(torch.tensor([0.5]), torch.tensor([0.1]))
+    with pytest.raises(mnvi.NoRuleError, match=r"mnvi\.rule\(.*\)\(mnvi\.taylor\(") as caught:
+        function(x)
+    assert "mnvi.elementwise" not in str(caught.value)
+    assert mnvi.taylor(function)(x).var.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.cumprod(x, 1),
+        lambda x: F.lp_pool2d(x[None, None], 2, 2),
+        lambda x: F.bilinear(x, x.mean, torch.ones(1, 2, 2)),
+        lambda x: torch.linalg.inv(x),
+        lambda x: torch.prod(x, 1),
+    ],
+)
+def test_a_function_that_is_not_elementwise_is_not_advised_to_be_taken_for_one(call):
+    with pytest.raises(mnvi.NoRuleError) as caught:
+        call(mnvi.Gaussian(torch.eye(2), torch.ones(2, 2)))
+    assert "elementwise" not in str(caught.value)

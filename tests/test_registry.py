@@ -44,7 +44,7 @@ def test_missing_rule_is_a_type_error_that_offers_ways_out() -> None:
     x = mnvi.Gaussian(torch.zeros(2, 2), torch.ones(2, 2))
     with pytest.raises(TypeError) as caught:
         torch.linalg.det(x)
-    assert all(part in str(caught.value) for part in ("torch.linalg.det", "@mnvi.rule", "mnvi.elementwise", "x.mean"))
+    assert all(part in str(caught.value) for part in ("torch.linalg.det", "@mnvi.rule", "x.mean"))
 
 
 def test_rule_gets_the_arguments_of_the_call() -> None:

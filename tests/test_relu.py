@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 from scipy import integrate, stats
+from torch import nn
+from torch.autograd import forward_ad
 
+import mnvi
 from mnvi.moments import relu as module
 from mnvi.moments.relu import relu
 
@@ -126,3 +129,86 @@ def test_either_output_may_be_unused_in_backward():
 def test_floor_raises_small_variances_only():
     mean, var = torch.zeros(2), torch.tensor([1e-8, 1.0])
     torch.testing.assert_close(relu(mean, var, 1e-5), relu(mean, torch.tensor([1e-5, 1.0])))
+
+
+POSTERIORS = [mnvi.MultiplicativeNoise(1.0), mnvi.MeanField(1.0), mnvi.SharedMeanField(1.0)]
+every_posterior = pytest.mark.parametrize("posterior", POSTERIORS, ids=lambda p: type(p).__name__)
+
+
+def trained_network(posterior):
+    """Its parameters require gradients, as those of every network do that is not frozen."""
+    torch.manual_seed(0)
+    net = mnvi.convert(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), posterior).double()
+    return net, torch.randn(5, 3, dtype=torch.float64)
+
+
+def score(out):
+    return out.mean.sum() + out.var.square().sum()
+
+
+@every_posterior
+def test_torch_func_differentiates_a_network_whose_parameters_require_gradients(posterior):
+    net, x = trained_network(posterior)
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(score(net(leaf)), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda x: score(net(x)))(x), expected)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: score(net(x)))(x), expected)
+    torch.testing.assert_close(torch.func.jacfwd(lambda x: score(net(x)))(x), expected)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(lambda x: score(net(x))))(x), expected)
+    slope = torch.func.jvp(lambda x: score(net(x)), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(slope, expected.sum())
+
+
+@every_posterior
+def test_functional_call_takes_the_parameters_as_they_are(posterior):
+    net, x = trained_network(posterior)
+    expected = torch.autograd.grad(score(net(x)), list(net.parameters()))
+
+    def loss(parameters, x):
+        return score(torch.func.functional_call(net, parameters, (x,)))
+
+    parameters = dict(net.named_parameters())
+    whole = torch.func.grad(loss)(parameters, x)
+    by_example = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+    for name, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(whole[name], gradient)
+        torch.testing.assert_close(by_example[name].sum(0), gradient)
+
+
+@every_posterior
+def test_gradients_of_a_gradient_reach_the_parameters(posterior):
+    net, x = trained_network(posterior)
+
+    def penalty(*values):
+        parameters = dict(zip(dict(net.named_parameters()), values, strict=True))
+        gradient = torch.func.grad(lambda x: score(torch.func.functional_call(net, parameters, (x,))))(x)
+        return gradient.square().sum()
+
+    assert torch.autograd.gradcheck(penalty, [p.detach().clone().requires_grad_() for p in net.parameters()])
+
+
+def test_second_derivatives_match_finite_differences_also_under_a_floor():
+    mean = torch.tensor([-3.0, -0.7, 0.0, 0.4, 2.5], dtype=torch.float64, requires_grad=True)
+    var = torch.tensor([0.5, 1.0, 2.0, 0.1, 3.0], dtype=torch.float64, requires_grad=True)
+
+    def slopes(mean, var):
+        return torch.func.grad(lambda m, v: sum(part.sin().sum() for part in relu(m, v, 0.3)), (0, 1))(mean, var)
+
+    assert torch.autograd.gradcheck(slopes, (mean, var))
+
+
+def test_derivatives_to_any_order_are_finite_without_noise():
+    mean, var = torch.tensor([-2.0, 0.0, 3.0]), torch.zeros(3)
+    for part in (0, 1):
+        second = torch.func.hessian(lambda m, v, part=part: relu(m, v)[part].sum(), (0, 1))(mean, var)
+        assert all(block.isfinite().all() for row in second for block in row)
+    slope = torch.func.jacfwd(lambda m: relu(m, var)[0])(mean)
+    assert slope.diagonal().tolist() == [0.0, 0.5, 1.0]
+
+
+def test_forward_mode_of_autograd_itself():
+    mean, var = torch.tensor([0.3]), torch.tensor([2.0])
+    with forward_ad.dual_level():
+        out = relu(forward_ad.make_dual(mean, torch.ones(1)), var)[0]
+        slope = forward_ad.unpack_dual(out).tangent
+    torch.testing.assert_close(slope, torch.special.ndtr(mean / var.sqrt()))

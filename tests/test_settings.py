@@ -88,3 +88,22 @@ def test_compiled_function_follows_a_change_of_settings() -> None:
     with mnvi.options(relu_floor=0.5):
         assert compiled(x) > 0.1
     assert compiled(x) == 0
+
+
+def test_relu_floor_bounds_the_input_variance_of_the_first_order_rule_too() -> None:
+    x = mnvi.Gaussian(torch.tensor([-1.0, 1.0, 1.0]), torch.tensor([0.1, 0.1, 2.0]))
+    with mnvi.options(activation="taylor", relu_floor=1.0):
+        assert torch.relu(x).var.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_full_covariances_follow_the_first_order_rule_and_its_floor() -> None:
+    mean, cov = torch.tensor([-1.0, 1.0, 2.0]), torch.tensor([[0.3, 0.1, 0.1], [0.1, 0.2, 0.1], [0.1, 0.1, 4.0]])
+    full, diagonal = mnvi.JointGaussian(mean, cov), mnvi.JointGaussian.trusted(mean, cov.diagonal())
+    with mnvi.options(activation="taylor"):
+        y = torch.relu(full)
+        torch.testing.assert_close(y.mean, torch.tensor([0.0, 1.0, 2.0]))
+        torch.testing.assert_close(y.cov, torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.2, 0.1], [0.0, 0.1, 4.0]]))
+        torch.testing.assert_close(torch.relu(diagonal).var, torch.tensor([0.0, 0.2, 4.0]))
+    with mnvi.options(activation="taylor", relu_floor=1.0):
+        assert torch.relu(full).cov[1].tolist() == [0.0, 1.0, cov[1, 2].item()]
+        assert torch.relu(diagonal).var.tolist() == [0.0, 1.0, 4.0]

@@ -98,6 +98,29 @@ def relu(mean: Tensor, cov: Tensor, floor: float) -> tuple[Tensor, Tensor]:
         return out, _with_diagonal(cov * shrink, var)
 
 
+def first_order_relu(mean: Tensor, spread: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    r"""The first-order rule: :math:`\max(\mu, 0)`, and covariances only between entries with positive means.
+
+    .. math:: C'_{ij} = [\mu_i > 0]\,[\mu_j > 0]\,C_{ij}
+
+    Args:
+        mean: :math:`\mu`, [..., n].
+        spread: C, [..., n, n], or its diagonal [..., n] where that is all of it.
+        floor: lower bound put on the variances.
+
+    Example:
+        >>> import torch
+        >>> first_order_relu(torch.tensor([-1.0, 1.0]), torch.ones(2, 2), 0.0)
+        (tensor([0., 1.]), tensor([[0., 0.],
+                [0., 1.]]))
+    """
+    slope = (mean > 0).to(spread.dtype)
+    if spread.dim() == mean.dim():
+        return torch.relu(mean), slope * spread.clamp(min=floor)
+    diagonal = spread.diagonal(dim1=-2, dim2=-1).clamp(min=floor)
+    return torch.relu(mean), _with_diagonal(spread, diagonal) * slope.unsqueeze(-1) * slope.unsqueeze(-2)
+
+
 def _relu_shrink(rho: Tensor, ratio: Tensor) -> Tensor:
     """The bracket of :func:`relu`. With h = (asin ρ − ρ)/ρ³ and q = a/ρ = 1 + ρ²h − 1/r every quotient stays finite."""
     m_i, m_j = ratio.unsqueeze(-1), ratio.unsqueeze(-2)

@@ -134,7 +134,7 @@ class _MultiplicativeNoise(torch.autograd.Function):
             if to_weight:
                 g_w = inner_weight.to(weight.dtype).addcmul(outer_weight.to(weight.dtype), weight, value=2)
             if to_alpha:
-                total = torch.addcmul(var, widened(mean), widened(mean))
+                total = torch.addcmul(widened(var), widened(mean), widened(mean))
                 g_a = total.mul_(outer).sum_to_size(_aligned(alpha, total)).reshape(alpha.shape)
             if to_var:
                 g_v = outer * (1 + alpha)
@@ -172,7 +172,7 @@ def independent_weights(
         spread = widened(spread)
         variance = affine(widened(mean).square(), spread, None if bias_spread is None else widened(bias_spread))
         if var is not None:
-            variance = variance + affine(var, spread + widened(weight).square())
+            variance = variance + affine(widened(var), spread + widened(weight).square())
     return expectation, variance
 
 
@@ -196,13 +196,13 @@ def shared_variance(
     expectation = affine(*_lowered(mean, weight, bias))
     with full_precision(mean):
         square = widened(mean).square()
-        noise = spread * (square if var is None else square + var)
+        noise = widened(spread) * (square if var is None else square + widened(var))
         one_output = _summing_weight(affine, weight)
         variance = affine(noise, widened(one_output))  # one output per group serves all outputs of the group
         per_group = expectation.shape[_channel_dim(affine)] // affine.groups
         variance = variance.repeat_interleave(per_group, _channel_dim(affine))
         if var is not None:
-            variance = variance + affine(var, widened(weight).square())
+            variance = variance + affine(widened(var), widened(weight).square())
     return expectation, variance
 
 
@@ -219,7 +219,7 @@ def _channel_dim(affine: Affine) -> int:
 
 def _second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
     """α∘x² + (1+α)∘v"""
-    return torch.addcmul(widened(mean).square() * alpha, var, 1 + alpha)
+    return torch.addcmul(widened(mean).square() * alpha, widened(var), 1 + alpha)
 
 
 def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -42,6 +42,11 @@ def batch_norm(
     In evaluation m and s are the running statistics. In training they are mean and (biased) variance of the means over
     the batch; the running statistics are updated from them, once. The s in V counts as a constant in the backward pass.
 
+    This is the paper's choice in training, and not the moments of a batch that is sampled and then normalised, whose
+    spread the noise adds to. Against those, with 128 examples, means drawn from a standard normal and variances uniform
+    around 0.01, 0.1 and 1, the means are off by 0.005, 0.05 and 0.3 (root mean square), the standard deviations by 5, 7
+    and 41 %, too large by 0, 4 and 40 % on average; with 16 examples by 0.006, 0.05 and 0.3, 15, 17 and 50 %.
+
     Args:
         mean, var: the input's moments, [batch, channels, ...].
         running_mean, running_var, weight, bias, training, momentum, eps: as in ``torch.nn.functional.batch_norm``.
@@ -92,11 +97,7 @@ def layer_norm(
         >>> layer_norm(torch.zeros(1, 3), torch.full((1, 3), 9.0), [3], eps=0.0)
         (tensor([[0., 0., 0.]]), tensor([[1.5000, 1.5000, 1.5000]]))
     """
-    dims = tuple(range(-len(normalized_shape), 0))
-    if tuple(mean.shape[-len(dims) :]) != tuple(normalized_shape):
-        raise ValueError(
-            f"layer_norm: normalized_shape={list(normalized_shape)} does not fit an input of shape {tuple(mean.shape)}"
-        )
+    dims = _last_dims("layer_norm", normalized_shape, mean)
     return _affine(*_standardised(mean, var, dims, eps), weight, bias, mean)
 
 
@@ -117,7 +118,7 @@ def rms_norm(
         >>> rms_norm(torch.full((1, 2), 2.0), torch.zeros(1, 2), [2], eps=0.0)
         (tensor([[1., 1.]]), tensor([[0., 0.]]))
     """
-    dims = tuple(range(-len(normalized_shape), 0))
+    dims = _last_dims("rms_norm", normalized_shape, mean)
     if eps is None:
         eps = torch.finfo(mean.dtype).eps
     return _affine(*_standardised(mean, var, dims, eps, centred=False), weight, None, mean)
@@ -192,6 +193,10 @@ def normalize(mean: Tensor, var: Tensor, p: float = 2.0, dim: int = 1, eps: floa
     A vector near zero has a direction that is all noise, and no more than that. For p other than 2, n is the norm of
     the means.
 
+    Errors against 10⁵ samples as in the head of this module, for p = 2 and results scaled to entries of size 1: over 16
+    entries 0.0006, 0.004 and 0.013 in the mean, 9 to 11 % in the standard deviation; over 64 entries 0.0003, 0.0013 and
+    0.004, 3 to 5 %.
+
     Args:
         mean, var: the input's moments.
         p, dim, eps: as in ``torch.nn.functional.normalize``.
@@ -234,6 +239,15 @@ def _affine(
 def _per_channel(values: Any, like: Tensor) -> Any:
     """[channels], to broadcast against [batch, channels, ...]."""
     return None if values is None else values.reshape(-1, *(1 for _ in like.shape[2:]))
+
+
+def _last_dims(name: str, normalized_shape: Sequence[int], mean: Tensor) -> tuple[int, ...]:
+    count = len(normalized_shape)
+    if count == 0 or tuple(mean.shape[-count:]) != tuple(normalized_shape):
+        raise ValueError(
+            f"{name}: normalized_shape={list(normalized_shape)} does not fit an input of shape {tuple(mean.shape)}"
+        )
+    return tuple(range(-count, 0))
 
 
 def _check_batch(mean: Tensor, eps: float) -> None:

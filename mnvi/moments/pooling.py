@@ -157,6 +157,31 @@ def _picked(values: Tensor, indices: Tensor, dims: int) -> Tensor:
     return values.flatten(-dims).gather(-1, indices.flatten(-dims)).view(indices.shape)
 
 
+def largest(mean: Tensor, var: Tensor, dim: int, clark: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest entry along a dimension and its index: :func:`max_pool` over one window, or :func:`clark_max_pool`.
+
+    Args:
+        mean, var: the input's moments.
+        dim: the dimension that goes.
+        clark: match the moments of the maximum pair by pair, instead of taking the entry with the largest mean.
+
+    Example:
+        >>> import torch
+        >>> largest(torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0.1, 0.3, 0.2]), 0)
+        (tensor(3.), tensor(0.3000), tensor(1))
+        >>> largest(torch.zeros(2), torch.ones(2), 0, clark=True)[:2]
+        (tensor(0.5642), tensor(0.6817))
+    """
+    index = mean.argmax(dim, keepdim=True)
+    if not clark:
+        return mean.gather(dim, index).squeeze(dim), var.gather(dim, index).squeeze(dim), index.squeeze(dim)
+    entries = list(zip(mean.unbind(dim), var.unbind(dim), strict=True))
+    while len(entries) > 1:
+        pairs = [maximum(*a, *b) for a, b in zip(entries[::2], entries[1::2], strict=False)]
+        entries = pairs + (entries[-1:] if len(entries) % 2 else [])
+    return *entries[0], index.squeeze(dim)
+
+
 def avg_pool(
     mean: Tensor,
     var: Tensor,

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mnvi.first_order import first_order, refuse_nested_gradients
+from mnvi.first_order import differentiated_again, first_order
 from mnvi.moments.lean import in_memory_order
 from mnvi.tracing import Destination
 
@@ -49,8 +49,10 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]
         >>> relu(torch.tensor([0.0]), torch.tensor([1.0]))
         (tensor([0.3989]), tensor([0.3408]))
     """
+    if differentiated_again(mean, var):
+        expectation, variance = _ReLUOfAnyOrder.apply(mean, var.clamp(min=floor))
+        return expectation, variance
     if _replicated(mean, var):
-        refuse_nested_gradients("relu")
         expectation, variance, _, _ = _ReLUOfReplicas.apply(mean, var, floor)
         return expectation, variance
     if floor:
@@ -62,7 +64,6 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]
         if _blockable(mean, var):
             expectation, variance = _blocked(mean, var, for_backward=False)
             return expectation, variance
-    refuse_nested_gradients("relu")
     expectation, variance, _, _ = _ReLU.apply(mean, var)
     return expectation, variance
 
@@ -99,6 +100,48 @@ class _ReLU(torch.autograd.Function):
             return _blocked_gradients(*tensors)
         to_mean, to_var = _gradients(*tensors)
         return to_mean.to(ctx.dtypes[0]), to_var.to(ctx.dtypes[1])
+
+
+class _ReLUOfAnyOrder(torch.autograd.Function):
+    """For derivatives of derivatives, and forward mode: the gradients are functions of the inputs, made of operations
+    that can be differentiated in their turn."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        expectation, variance, _, _ = _formula(mean, var)
+        return expectation, variance
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var = ctx.saved_tensors
+        to_mean, to_var = _gradients(g_mean, g_var, *_ingredients(mean, var))
+        return to_mean.to(mean.dtype), to_var.to(var.dtype)
+
+    @staticmethod
+    def jvp(ctx: Any, t_mean: Tensor, t_var: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var = ctx.saved_tensors
+        expectation, cdf, slope = _ingredients(mean, var)
+        to_expectation = cdf * t_mean + 0.5 * slope * t_var
+        to_variance = 2 * expectation * (1 - cdf) * t_mean + (cdf - expectation * slope) * t_var
+        return to_expectation.to(mean.dtype), to_variance.to(var.dtype)
+
+
+def _ingredients(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E, Φ(μ/σ) and φ(μ/σ)/σ, to any order of derivative."""
+    expectation: Tensor = _ReLUOfAnyOrder.apply(mean, var)[0]
+    noisy = var > _SMALLEST_VARIANCE
+    sigma = torch.where(noisy, var, 1.0).sqrt()  # without noise Φ is a step, and every slope is 0
+    ratio = mean.to(var.dtype) / sigma
+    cdf = torch.where(noisy, torch.special.ndtr(ratio), 0.5 + 0.5 * ratio.sign())
+    density = _INV_SQRT_2PI * torch.exp(-0.5 * ratio * ratio) / sigma
+    return expectation, cdf, torch.where(noisy, density, 0.0)
 
 
 class _ReLUOfReplicas(torch.autograd.Function):

@@ -52,6 +52,7 @@ from mnvi.rules import (  # noqa: E402, F401
     contractions,
     covariance,
     dropout,
+    extremes,
     interpolation,
     linear,
     normalization,

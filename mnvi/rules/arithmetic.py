@@ -13,6 +13,7 @@ from mnvi.moments import products
 from mnvi.moments.maximum import maximum as larger
 from mnvi.precision import widened
 from mnvi.registry import every
+from mnvi.value import refuse_complex
 
 Operand = Any  # a Gaussian, a tensor or a number; one Gaussian at least
 
@@ -25,12 +26,14 @@ def _result(mean: Tensor, var: Tensor) -> Gaussian:
     """Broadcasting against a plain operand can widen the mean alone, in shape or in dtype."""
     if mean.dtype == torch.float64:
         var = var.double()
+    refuse_complex(mean)
     return Gaussian.trusted(mean, var if var.shape == mean.shape else var.expand_as(mean))
 
 
 def _squared(factor: Tensor | float, like: Tensor) -> Any:
     """Squares of integers and of half precision overflow early, so they are taken in the dtype of the variance."""
     if isinstance(factor, Tensor) and factor.dtype not in (torch.float32, torch.float64):
+        refuse_complex(factor)
         factor = factor.to(like.dtype)
     return factor * factor
 
@@ -80,7 +83,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
     if input is other:
         raise TypeError("div: a Gaussian divided by itself is 1 and no Gaussian; use torch.ones_like(x)")
     if isinstance(other, Gaussian):
-        return mul(input, reciprocal(other))
+        return mul(input, reciprocal(other))  # first-order in the divisor, whose docstring has the error
     return _result(input.mean / other, input.var / _squared(other, input.var))
 
 
@@ -92,9 +95,15 @@ def rdiv(input: Operand, other: Operand) -> Gaussian:
 @RULES.rule(*every("reciprocal"))
 def reciprocal(x: Gaussian) -> Gaussian:
     r"""First-order: :math:`1/\mu` and :math:`v/\mu^4`. A reciprocal Gaussian has no moments; this is right for
-    :math:`\sigma \ll |\mu|` only, as where a normalising constant is divided by."""
-    inverse = x.mean.reciprocal()
-    return Gaussian.trusted(inverse, x.var * inverse.square().square())
+    :math:`\sigma \ll |\mu|` only, as where a normalising constant is divided by.
+
+    Against 2·10⁶ samples both are too small, the mean by :math:`\sigma^2/\mu^2` of it and the standard deviation by
+    :math:`4\sigma^2/\mu^2`: 0.25 % and 1 % at :math:`\sigma = |\mu|/20`, 1 % and 4 % at :math:`|\mu|/10`. Division
+    by a ``Gaussian`` is the product with this.
+    """
+    inverse = widened(x.mean).reciprocal()
+    square = inverse.square()
+    return Gaussian.trusted(inverse.to(x.mean.dtype), x.var * square * square)
 
 
 @RULES.rule(*every("square"))
@@ -156,3 +165,26 @@ def mean(
     for d in (dims,) if isinstance(dims, int) else dims:
         count *= input.shape[d]
     return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))
+
+
+@RULES.rule(*every("addcmul"))
+def addcmul(input: Operand, tensor1: Operand, tensor2: Operand, *, value: float = 1, out: None = None) -> Gaussian:
+    if isinstance(input, Gaussian) and (input is tensor1 or input is tensor2):
+        raise ValueError("addcmul: the Gaussian that is added to is a factor too, and not independent of the product")
+    if not isinstance(tensor1, Gaussian) and not isinstance(tensor2, Gaussian):
+        return add(input, tensor1 * tensor2, alpha=value)
+    return add(input, mul(tensor1, tensor2), alpha=value)
+
+
+@RULES.rule(*every("lerp"))
+def lerp(input: Operand, end: Operand, weight: Any, *, out: None = None) -> Gaussian:
+    r"""For independent ends and a known weight w, exact: variance :math:`(1-w)^2 v_a + w^2 v_b`."""
+    if isinstance(weight, Gaussian):
+        raise TypeError("lerp: weight must be a number or a tensor, got a Gaussian; pass its mean")
+    if input is end:
+        return _result(torch.lerp(input.mean, input.mean, weight), input.var)
+    return add(_scaled(input, 1 - weight), _scaled(end, weight))
+
+
+def _scaled(value: Operand, factor: Any) -> Any:
+    return mul(value, factor) if isinstance(value, Gaussian) else value * factor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import string
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import products
 from mnvi.precision import full_precision, widened
 from mnvi.registry import every
+from mnvi.value import refuse_complex
 
 Value = Gaussian | Tensor
 
@@ -24,6 +26,7 @@ def _contract(function: Any, a: Value, b: Value) -> Gaussian:
     """A map linear in each of its two operands, in which no entry occurs twice in one output."""
     if a is b:
         raise ValueError("a matrix product of a Gaussian with itself: its factors are not independent")
+    refuse_complex(*_means(a, b))
     mean = function(*_means(a, b))
     dtype = next(x.var.dtype for x in (a, b) if isinstance(x, Gaussian))
     if torch.float64 in (mean.dtype, dtype):
@@ -72,12 +75,30 @@ def added_matmul(input: Any, a: Value, b: Value, *, beta: float = 1, alpha: floa
     return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]
 
 
+@RULES.rule(*every("outer", "ger"))
+def outer(input: Value, vec2: Value, *, out: None = None) -> Gaussian:
+    return einsum("i,j->ij", input, vec2)
+
+
+@RULES.rule(torch.tensordot)
+def tensordot(a: Value, b: Value, dims: Any = 2, out: None = None) -> Gaussian:
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    of_a, of_b = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
+    sizes_a, sizes_b = [a.shape[d] for d in of_a], [b.shape[d] for d in of_b]
+    if sizes_a != sizes_b:
+        raise ValueError(f"tensordot: the dimensions to sum over have the sizes {sizes_a} and {sizes_b}")
+    pairs = [list(of_a), list(of_b)]
+    return _contract(lambda a, b: torch.tensordot(a, b, pairs), a, b)
+
+
 @RULES.rule(torch.einsum)
 def einsum(equation: Any, *operands: Any) -> Gaussian:
     r"""Of one operand, or of two independent ones; exact.
 
-    An index that only one operand has and that is summed over is summed first, so that no entry occurs twice in one
-    output; then :math:`V = V_a(V_b + B\circ B) + (A\circ A)V_b` as in a matrix product.
+    An index that only one operand has, or along which the other is broadcast, and that is summed over is summed first,
+    so that no entry occurs twice in one output; then :math:`V = V_a(V_b + B\circ B) + (A\circ A)V_b` as in a matrix
+    product.
     """
     if not isinstance(equation, str):
         raise TypeError("einsum: for a Gaussian the indices must be given as a string, e.g. 'bij,bjk->bik'")
@@ -87,26 +108,41 @@ def einsum(equation: Any, *operands: Any) -> Gaussian:
         raise TypeError(f"einsum: {len(operands)} operands with a Gaussian among them; contract them two at a time")
     if len(operands) == 2 and operands[0] is operands[1]:
         raise TypeError("einsum: both operands are the same Gaussian, which is not independent of itself")
-    terms, result = _parse(equation)
+    terms, result = _parse(equation, operands)
     if len(operands) == 1:
         return operands[0].map(lambda t: torch.einsum(f"{terms[0]}->{result}", t))
+    sizes = [dict(zip(term, x.shape, strict=True)) for term, x in zip(terms, operands, strict=True)]
+    for i in sizes[0].keys() & sizes[1].keys():
+        if sizes[0][i] != sizes[1][i] and 1 not in (sizes[0][i], sizes[1][i]):
+            raise ValueError(f"einsum: index {i!r} of {equation!r} has the sizes {sizes[0][i]} and {sizes[1][i]}")
     kept, reduced = [], []
-    for term, other, operand in zip(terms, reversed(terms), operands, strict=True):
-        indices = term.replace("...", "")
-        keep = "".join(i for i in dict.fromkeys(indices) if i in other or i in result)
-        keep = ("..." if "..." in term else "") + keep
+    for own, other, term, operand in zip(sizes, reversed(sizes), terms, operands, strict=True):
+        contracted = [i for i in own if other.get(i) == own[i]]
+        keep = "".join(i for i in own if i in result or i in contracted)
         kept.append(keep)
         reduced.append(_rearranged(f"{term}->{keep}", operand))
     return _contract(lambda a, b: torch.einsum(f"{kept[0]},{kept[1]}->{result}", a, b), *reduced)
 
 
-def _parse(equation: str) -> tuple[list[str], str]:
-    """The operands' indices and the result's, the latter by einsum's convention if it is not given."""
+def _parse(equation: str, operands: tuple) -> tuple[list[str], str]:
+    """The operands' indices and the result's, the latter by einsum's convention if it is not given; each dimension
+    under an ellipsis gets a letter."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    letters = inputs.replace("...", "").replace(",", "")
     if not arrow:
-        letters = inputs.replace("...", "").replace(",", "")
         result = ("..." if "..." in inputs else "") + "".join(sorted(i for i in set(letters) if letters.count(i) == 1))
-    return inputs.split(","), result
+    if len(terms) != len(operands):
+        raise ValueError(f"einsum: {equation!r} has {len(terms)} operands, but {len(operands)} are given")
+    unused = [i for i in string.ascii_letters if i not in letters]
+    hidden = [x.dim() - len(term.replace("...", "")) for term, x in zip(terms, operands, strict=True)]
+    for term, x, count in zip(terms, operands, hidden, strict=True):
+        if count < 0 or (count > 0 and "..." not in term):
+            raise ValueError(f"einsum: {term!r} does not fit an operand of shape {tuple(x.shape)}")
+    most = max(hidden)
+    covered = "".join(unused[:most])
+    spelled = [term.replace("...", covered[most - count :]) for term, count in zip(terms, hidden, strict=True)]
+    return spelled, result.replace("...", covered)
 
 
 def _rearranged(equation: str, operand: Value) -> Value:

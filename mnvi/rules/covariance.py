@@ -14,7 +14,9 @@ from mnvi.moments import covariance
 from mnvi.moments.relu import relu as relu_moments
 from mnvi.precision import widened
 from mnvi.registry import every
+from mnvi.rules.dropout import check_probability
 from mnvi.settings import current
+from mnvi.value import refuse_complex
 
 
 @RULES.rule(F.linear)
@@ -28,15 +30,20 @@ def linear(x: Any, weight: Any, bias: Any = None) -> JointGaussian:
 def relu(x: JointGaussian, inplace: bool = False) -> JointGaussian:
     if x.spread is None:
         return JointGaussian.trusted(torch.relu(x.mean))
-    moments = covariance.relu if x.is_full else relu_moments
+    moments: Callable = covariance.relu if x.is_full else relu_moments
+    if current.value.activation == "taylor":
+        moments = covariance.first_order_relu
     return JointGaussian.trusted(*moments(x.mean, x.spread, current.value.relu_floor))
 
 
 @RULES.rule(F.dropout, torch.dropout)
 def dropout(x: JointGaussian, p: float = 0.5, training: bool = True, inplace: bool = False) -> JointGaussian:
     r"""Identity in evaluation; in training variances grow by :math:`\frac{p}{1-p}(v + \mu^2)`, or one mask is drawn."""
+    check_probability(p)
     if not training or p == 0:
         return x
+    if p == 1:
+        return mul(x, 0)
     if current.value.dropout == "sample":
         return mul(x, F.dropout(torch.ones_like(x.mean), p))
     own = p / (1 - p) * (x.var + widened(x.mean).square())
@@ -90,7 +97,11 @@ def div(a: Any, b: Any) -> JointGaussian:
 
 def _entrywise(function: Callable) -> Callable:
     def answer(x: JointGaussian, *args: Any, **kwargs: Any) -> JointGaussian:
-        return x._each(lambda t: function(t, *args, **kwargs))
+        result = x._each(lambda t: function(t, *args, **kwargs))
+        if result.spread is not None and result.spread.dtype != widened(result.spread).dtype:
+            assert x.spread is not None
+            result.spread = x.spread.to(result.device, torch.float32)  # as squares they would leave float16's range
+        return result
 
     return answer
 
@@ -125,6 +136,8 @@ def _known_operand(operation: str, a: Any, b: Any) -> tuple[JointGaussian, Any]:
             f"{operation}: a JointGaussian takes a number or a tensor, got {type(known).__name__}; how two random "
             "values depend on each other is not tracked"
         )
+    if isinstance(known, Tensor):
+        refuse_complex(known)
     return x, known
 
 

@@ -13,10 +13,14 @@ from mnvi.moments import dropout as moments
 from mnvi.settings import current
 
 
+def check_probability(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p={p} must be a probability between 0 and 1")
+
+
 def _dropout(sampled: Callable, variance: Callable, trains_by_default: bool) -> Callable:
     def answer(input: Gaussian, p: float = 0.5, training: bool = trains_by_default, inplace: bool = False) -> Gaussian:
-        if not 0 <= p <= 1:
-            raise ValueError(f"dropout: p={p} must be a probability between 0 and 1")
+        check_probability(p)
         if not training or p == 0:
             return input
         if current.value.dropout == "variance":

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from mnvi.gaussian import RULES, Gaussian
-from mnvi.precision import full_precision
+from mnvi.precision import full_precision, widened
 
 _CONVOLUTIONS = (
     torch.conv1d, torch.conv2d, torch.conv3d,
@@ -26,7 +26,8 @@ def _linear_map(function: Callable) -> Callable:
             )
         mean = function(x.mean, weight, bias, *args, **kwargs)
         with full_precision(x.var):
-            var = function(x.var, weight.to(x.var.dtype).square(), None, *args, **kwargs)
+            var = widened(x.var)
+            var = function(var, weight.to(var.dtype).square(), None, *args, **kwargs)
         return Gaussian.trusted(mean, var)
 
     return answer

@@ -12,14 +12,16 @@ from torch import Tensor
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.precision import widened
 from mnvi.registry import every
+from mnvi.value import refuse_complex
 
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
     repeat repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold
-    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach float double half
-    bfloat16 cpu cuda ravel fliplr flipud take tril triu fold
+    diagonal masked_select pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach cpu cuda
+    ravel fliplr flipud take tril triu fold
 """
 _ONE_TO_MANY = "chunk split tensor_split unbind hsplit vsplit"
+_CASTS = "to type float double half bfloat16"
 _LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
 
 
@@ -34,9 +36,14 @@ def _rearrange(function: Callable) -> Callable:
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
         if function is Tensor.view and any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
             raise TypeError("view: the bits of a Gaussian have no other meaning; convert it with x.to(dtype)")
-        return Gaussian.trusted(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
+        return _changed(x, function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
 
     return answer
+
+
+def _changed(x: Gaussian, mean: Tensor, var: Tensor) -> Gaussian:
+    """``x`` itself where nothing was to be done, so that it is still known for the same: ``x + x.contiguous()``."""
+    return x if mean is x.mean and var is x.var else Gaussian.trusted(mean, var)
 
 
 def _divide(function: Callable) -> Callable:
@@ -62,6 +69,8 @@ for _names, _make in ((_ONE_TO_ONE, _rearrange), (_ONE_TO_MANY, _divide), (_LIKE
 
 
 def _cast(function: Callable) -> Callable:
+    """Beside half-precision means, variances are float32: as squares they would soon leave the range of float16."""
+
     def answer(x: Gaussian | Tensor, *args: Any, **kwargs: Any) -> Gaussian | Tensor:
         args = tuple(a.mean if isinstance(a, Gaussian) else a for a in args)  # x.to(like), whatever like is
         if not isinstance(x, Gaussian):
@@ -70,12 +79,16 @@ def _cast(function: Callable) -> Callable:
         mean = function(x.mean, *args, **kwargs)
         if not isinstance(mean, Tensor) or not mean.is_floating_point():
             raise TypeError("a Gaussian can only be converted to a floating-point dtype; for integers take x.mean")
-        return Gaussian.trusted(mean, function(x.var, *args, **kwargs))
+        if mean.dtype == widened(mean).dtype:
+            return _changed(x, mean, function(x.var, *args, **kwargs))
+        options = {name: kwargs[name] for name in ("copy", "memory_format", "non_blocking") if name in kwargs}
+        return _changed(x, mean, x.var.to(mean.device, torch.float32, **options))
 
     return answer
 
 
-for _function in (Tensor.to, Tensor.type):
+for _name in _CASTS.split():
+    _function = getattr(Tensor, _name)
     RULES.rule(_function)(_cast(_function))
 
 
@@ -94,8 +107,15 @@ def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor
     return x.to(other.dtype)
 
 
+@RULES.rule(torch.broadcast_tensors)
+def broadcast_tensors(*tensors: Gaussian | Tensor) -> tuple[Gaussian | Tensor, ...]:
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    return tuple(x.expand(shape) for x in tensors)
+
+
 def _joined(function: Callable, values: Sequence[Gaussian | Tensor], *args: Any, **kwargs: Any) -> Gaussian:
     means = [x.mean if isinstance(x, Gaussian) else x for x in values]
+    refuse_complex(*means)
     variances = [x.var if isinstance(x, Gaussian) else torch.zeros_like(widened(x)) for x in values]
     return Gaussian.trusted(function(means, *args, **kwargs), function(variances, *args, **kwargs))
 
@@ -122,6 +142,8 @@ def vstack(tensors: Sequence[Gaussian | Tensor], *, out: None = None) -> Gaussia
 
 @RULES.rule(F.pad)
 def pad(input: Gaussian, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Gaussian:
+    """Each entry's own moments. That a reflected or replicated entry is the one it was copied from is not kept, so that
+    a sum over both is too certain: of an entry and its copy the variance is 2v instead of 4v."""
     return Gaussian.trusted(F.pad(input.mean, pad, mode, value), F.pad(input.var, pad, mode))
 
 
@@ -130,6 +152,7 @@ def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Gau
     values = input, other
     means: list[Any] = [x.mean if isinstance(x, Gaussian) else x for x in values]
     variances: list[Any] = [x.var if isinstance(x, Gaussian) else 0.0 for x in values]
+    refuse_complex(*(x for x in means if isinstance(x, Tensor)))
     mean, var = torch.where(condition, means[0], means[1]), torch.where(condition, variances[0], variances[1])
     return Gaussian.trusted(mean, (var.double() if mean.dtype == torch.float64 else var).expand_as(mean))
 
@@ -140,5 +163,7 @@ def where_method(input: Any, condition: Tensor, other: Any) -> Gaussian:
 
 
 @RULES.rule(*every("masked_fill"))
-def masked_fill(input: Gaussian, mask: Tensor, value: float | Tensor) -> Gaussian:
+def masked_fill(input: Any, mask: Tensor, value: Any) -> Gaussian:
+    if isinstance(value, Gaussian):
+        raise TypeError("masked_fill: value must be a number, got a Gaussian; use torch.where(mask, value, x)")
     return Gaussian.trusted(input.mean.masked_fill(mask, value), input.var.masked_fill(mask, 0.0))
