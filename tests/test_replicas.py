@@ -128,6 +128,65 @@ def test_a_compiled_step_gives_the_same_networks(name):
     torch.testing.assert_close(compiled.state, recorded.state, rtol=1e-4, atol=1e-5)
 
 
+def plain(k):
+    return mnvi.models.mlp(FEATURES, 10)
+
+
+SEARCHES = {
+    "prior": lambda k: mnvi.convert(plain(k), mnvi.MeanField(prior_variance=(10.0, 0.1)[k % 2])),
+    "dropout": lambda k: mnvi.models.mlp(FEATURES, 10, dropout=(0.1, 0.5)[k % 2]),
+    "width": lambda k: mnvi.models.mlp(FEATURES, (10, 6)[k % 2]),
+    "layers": lambda k: nn.Sequential(plain(k), *[nn.Linear(2, 2)] * (k % 2)),
+    "activation": lambda k: nn.Sequential(plain(k), (nn.Tanh(), nn.Hardtanh())[k % 2]),
+}
+
+
+def trial(network):
+    return lambda k: mnvi.Objective(network(k), mnvi.ELBO(mnvi.GaussianLikelihood(), 50))
+
+
+@pytest.mark.parametrize("network", SEARCHES.values(), ids=SEARCHES)
+def test_trials_of_a_search_train_each_with_its_own_hyperparameters(network):
+    build, examples, blocks = trial(network), data((50, 50, 50)), []
+    together = replicas.train(build, examples, SEEDS, RECIPE, progress=lambda members, *_: blocks.append(members))
+    assert blocks[0] == [0, 2] and blocks[-1] == [1]
+    for k in range(3):
+        alone = trained_alone(build, k, examples[k], RECIPE)
+        torch.testing.assert_close(dict(together.module(k).state_dict()), dict(alone), rtol=1e-4, atol=1e-6)
+
+
+def test_the_likelihood_of_each_replica_is_its_own():
+    def build(k):
+        likelihood = mnvi.CategoricalLikelihood(approximation=("second_order", "probit")[k % 2])
+        net = mnvi.convert(nn.Linear(FEATURES, 3), mnvi.MultiplicativeNoise(1.0))
+        return mnvi.Objective(net, mnvi.ELBO(likelihood, num_data=50))
+
+    labelled = [(x, y.gt(0).long()) for x, y in data()]
+    together = replicas.train(build, labelled, SEEDS, RECIPE)
+    alone = trained_alone(build, 1, labelled[1], RECIPE)
+    torch.testing.assert_close(together.state["net.weight"][1], alone["net.weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_what_training_does_not_read_keeps_no_replicas_apart():
+    def build(k):
+        settings = {"seed": k, "num_samples": 4 + k, "prior_variance": 1.0}
+        net = mnvi.methods.build("mc_mfvi", lambda: plain(k), **settings)
+        return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=50 + k, kappa=0.1 * k))
+
+    blocks = []
+    replicas.train(build, data((50,)) * 3, SEEDS, RECIPE, progress=lambda members, *_: blocks.append(members))
+    assert blocks == [[0, 1, 2]] * RECIPE.epochs
+
+
+def test_replicas_of_other_shapes_are_saved_and_loaded(tmp_path):
+    build = trial(SEARCHES["width"])
+    trained = replicas.train(build, data(), SEEDS, RECIPE)
+    torch.save(trained.state, tmp_path / "state.pt")
+    again = replicas.load(build, SEEDS, torch.load(tmp_path / "state.pt"), trained.losses)
+    for k in range(3):
+        torch.testing.assert_close(again.module(k).state_dict(), trained.module(k).state_dict(), rtol=0, atol=0)
+
+
 def test_a_replica_that_diverges_is_named_and_harms_no_other():
     broken = data((50, 50, 50))
     broken[1][1][7] = math.nan
