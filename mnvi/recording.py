@@ -65,6 +65,11 @@ class Recording:
         with torch.no_grad():
             return self._replay(*args)
 
+    def captured(self) -> list[Tensor]:
+        """Tensors that the function has used without being given them, which every call reads as they are."""
+        read = self.module.graph.find_nodes(op="get_attr")
+        return [getattr(self.module, str(node.target)) for node in read]
+
     def working_set(self) -> int:
         """Bytes that are alive at once, at most."""
         last_use: dict[fx.Node, fx.Node] = {}

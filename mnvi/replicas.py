@@ -133,7 +133,16 @@ class Replicas:
     def module(self, k: int) -> Objective:
         """Replica ``k`` by itself, in evaluation mode."""
         objective = _built(self.build, k, self.seeds[k])[0]
-        objective.load_state_dict({name: one for name, value in self.state.items() if (one := value[k]) is not None})
+        own = {name: tensor for name, tensor in _tensors(objective).items() if name not in _unsaved(objective)}
+        saved = {name: one for name, value in self.state.items() if (one := value[k]) is not None}
+        differ = [name for name in {**own, **saved} if _shape(own, name) != _shape(saved, name)]
+        if differ:
+            raise ValueError(
+                f"replicas: state and build({k}) differ in {', '.join(differ)}; give the build that was trained with"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():  # a tensor that has several names is there once
+                tensor.copy_(saved[name])
         return objective.eval()
 
 
@@ -215,8 +224,8 @@ def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -
 class _Start(NamedTuple):
     """A replica before its training; its module is built once and let go."""
 
-    parameters: State
-    buffers: State
+    parameters: State  # those that are trained
+    rest: State  # other parameters, and buffers
     kappa: float | Callable[[int], float]
     num_data: float
     generator: torch.Generator
@@ -239,10 +248,40 @@ def _kinds(build: Build, seeds: Sequence[int]) -> list[_Kind]:
     for k, seed in enumerate(seeds):
         objective, generator = _built(build, k, seed)
         kind = kinds.setdefault(described(objective, _OF_EACH), _Kind(objective, {}))
-        parameters = {name: parameter.detach() for name, parameter in objective.named_parameters()}
-        elbo, buffers = objective.elbo, dict(objective.named_buffers())
-        kind.starts[k] = _Start(parameters, buffers, elbo.kappa, elbo.num_data, generator)
+        parameters = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
+        _check_parameters(k, parameters)
+        rest = {name: tensor.detach() for name, tensor in _tensors(objective).items() if name not in parameters}
+        kind.starts[k] = _Start(parameters, rest, objective.elbo.kappa, objective.elbo.num_data, generator)
     return list(kinds.values())
+
+
+def _tensors(objective: Objective) -> State:
+    """Parameters and buffers, each under its first name."""
+    return {**dict(objective.named_parameters()), **dict(objective.named_buffers())}
+
+
+def _names(objective: Objective) -> dict[str, str]:
+    """From every place where a module has a parameter or buffer to the first name of that tensor.
+
+    A module that occurs twice is there once: ``functional_call`` would not give it back as it was.
+    """
+    first: dict[int, str] = {}
+    return {
+        place: first.setdefault(id(tensor), place)
+        for path, module in objective.named_modules()
+        for own in (module.named_parameters, module.named_buffers)
+        for place, tensor in own(path, recurse=False, remove_duplicate=False)
+    }
+
+
+def _unsaved(objective: Objective) -> set[str]:
+    """Buffers that are no part of a module's state."""
+    modules = objective.named_modules()
+    return {f"{path}.{name}".lstrip(".") for path, module in modules for name in module._non_persistent_buffers_set}
+
+
+def _shape(tensors: State, name: str) -> torch.Size | None:
+    return tensors[name].shape if name in tensors else None
 
 
 def _blocks(kind: _Kind, data: Data, recipe: Recipe, compile: bool) -> Iterator[list[int]]:
@@ -306,25 +345,41 @@ class _Recordings:
         self.objective = objective
         self.compile = compile
         self.found: dict[tuple, Recording] = {}
+        self.names = _names(objective)
+        self.tensors = _tensors(objective)
+        self.saved = [name for name in self.tensors if name not in _unsaved(objective)]
 
     def of(self, example: tuple, full: bool) -> Recording:
         form = tuple((tensor.shape, tensor.dtype) for tensor in example[-3:])
         if form not in self.found:
             with torch.random.fork_rng(devices=[]):
-                self.found[form] = Recording(self._step, example, [], compile=self.compile and full)
+                recording = Recording(self._step, example, [], compile=self.compile and full)
+            self._check_read(recording.captured())
+            self.found[form] = recording
         return self.found[form]
 
-    def _step(self, parameters: State, buffers: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
-        """Gradients of all replicas [replicas, parameters], their losses, and the buffers as they are afterwards."""
+    def _check_read(self, captured: Iterable[Tensor]) -> None:
+        own = {tensor.data_ptr(): name for name, tensor in self.tensors.items() if tensor.numel()}
+        for tensor in captured:
+            if tensor.data_ptr() in own:
+                raise ValueError(
+                    f"replicas: {own[tensor.data_ptr()]} is read from a list or another place that only the first "
+                    "replica's module has; read it as an attribute of its module"
+                )
 
-        def loss(parameters: State, buffers: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, State]:
-            buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-            terms = functional_call(self.objective, {**parameters, **buffers}, (x, y))
-            return terms.nll + scale * terms.kl, buffers
+    def _step(self, parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
+        """Gradients of all replicas [replicas, parameters], their losses, and the rest as it is afterwards."""
+        buffers = dict(self.objective.named_buffers())
+
+        def loss(parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, State]:
+            copied = {name: tensor.clone() if name in buffers else tensor for name, tensor in rest.items()}
+            given = {place: (parameters | copied)[name] for place, name in self.names.items()}
+            terms = functional_call(self.objective, given, (x, y), tie_weights=False)
+            return terms.nll + scale * terms.kl, {name: given[name] for name in rest}
 
         step = vmap(grad_and_value(loss, has_aux=True), randomness="different")
-        gradients, (losses, buffers) = step(parameters, buffers, x, y, scale)
-        return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1), losses, buffers
+        gradients, (losses, rest) = step(parameters, rest, x, y, scale)
+        return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1), losses, rest
 
 
 class _Block:
@@ -336,7 +391,7 @@ class _Block:
         self.generators = [start.generator for start in starts]
         self.starts = starts
         self.flat, self.parameters = _flattened([start.parameters for start in starts])
-        self.buffers = {name: torch.stack([start.buffers[name] for start in starts]) for name in starts[0].buffers}
+        self.rest = {name: torch.stack([start.rest[name] for start in starts]) for name in starts[0].rest}
         self.optimizer = OPTIMIZERS[recipe.optimizer](self.flat, recipe)
         self.data = _Shuffled(data)
 
@@ -345,7 +400,7 @@ class _Block:
         scale = torch.tensor([start.scale(epoch) for start in self.starts])
         total = torch.zeros(len(self.starts))
         for x, y in self.data.batches(self.recipe.batch_size, self.generators):
-            gradient, loss, self.buffers = self.recording(x, y)(self.parameters, self.buffers, x, y, scale)
+            gradient, loss, self.rest = self.recording(x, y)(self.parameters, self.rest, x, y, scale)
             if self.recipe.clip is not None:
                 gradient *= (self.recipe.clip / (gradient.abs().amax(1, keepdim=True) + 1e-6)).clamp(max=1)
             self.optimizer.step(gradient, self.recipe.rate(epoch))
@@ -353,13 +408,15 @@ class _Block:
         return total / self.data.count
 
     def recording(self, x: Tensor, y: Tensor) -> Recording:
-        example = (self.parameters, self.buffers, x, y, torch.ones(len(self.starts)))
+        example = (self.parameters, self.rest, x, y, torch.ones(len(self.starts)))
         recording = self.recordings.of(example, full=y.shape[1] == self.recipe.batch_size)
         recording.generators[:] = self.generators
         return recording
 
     def state(self) -> State:
-        return {**self.parameters, **self.buffers}
+        """What a module's own state has, under its names and in its order."""
+        tensors = self.parameters | self.rest
+        return {name: tensors[name] for name in self.recordings.saved}
 
 
 class _Shuffled:
@@ -400,6 +457,15 @@ def _built(build: Build, k: int, seed: int) -> tuple[Objective, torch.Generator]
     if not isinstance(objective, Objective):
         raise TypeError(f"replicas: build({k}) must return an mnvi.Objective, got a {type(objective).__name__}")
     return objective.train(), generator
+
+
+def _check_parameters(k: int, parameters: State) -> None:
+    if not parameters:
+        raise ValueError(f"replicas: build({k}) has no parameter to train; requires_grad is False for all")
+    kinds = {parameter.dtype: name for name, parameter in parameters.items()}
+    if len(kinds) > 1:
+        found = ", ".join(f"{name} is {dtype}" for dtype, name in kinds.items())
+        raise ValueError(f"replicas: build({k}) has parameters of several types ({found}); convert them to one")
 
 
 def _check_data(data: Data, seeds: Sequence[int]) -> None:

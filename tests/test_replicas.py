@@ -97,6 +97,96 @@ def test_batch_norm_s_running_statistics_follow():
     )
 
 
+class Frozen(nn.Module):
+    """Its first layer is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 8).requires_grad_(False), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+class Tied(nn.Module):
+    """Two names for a layer, and two for a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 2)
+        self.again, self.other = self.first, nn.Linear(FEATURES, FEATURES)
+        self.other.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(self.other(torch.relu(self.again(torch.relu(self.first(x))))))
+
+
+class Buffered(nn.Module):
+    """Buffers that are no floats, one that is shared, one that is replaced, and one that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, 2)
+        self.register_buffer("kept", torch.rand(FEATURES) < 0.7)
+        self.register_buffer("same", self.kept)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("total", torch.tensor(0))
+        self.register_buffer("factor", torch.rand(2), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            self.total = self.total + len(x)
+        return self.layer(x * self.kept * self.same) * self.factor
+
+
+@pytest.mark.parametrize("network", [Frozen, Tied, Buffered])
+def test_a_user_s_own_module_trains_as_alone_and_comes_back(network):
+    build = builder(network)
+    together = replicas.train(build, data(), SEEDS, RECIPE)
+    for k, examples in enumerate(data()):
+        alone, module = trained_alone(build, k, examples, RECIPE), together.module(k)
+        torch.testing.assert_close(dict(module.state_dict()), dict(alone), rtol=1e-4, atol=1e-6)
+        assert module.net(torch.ones(5, FEATURES)).shape == (5, 2)
+        assert set(together.state) <= set(alone)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda net: net.requires_grad_(False), r"build\(0\) has no parameter to train"),
+        (
+            lambda net: net.append(nn.Linear(2, 2).double()),
+            r"several types \(.*float32.*float64\); convert them to one",
+        ),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_named(change, message):
+    build = builder(lambda: change(nn.Sequential(nn.Linear(FEATURES, 2))))
+    with pytest.raises(ValueError, match=message):
+        replicas.train(build, data(), SEEDS, RECIPE)
+
+
+def test_a_parameter_that_replicas_cannot_each_have_is_named():
+    class Listed(nn.Linear):
+        def __init__(self):
+            super().__init__(FEATURES, 2)
+            self.listed = [self.weight]
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.listed[0], self.bias)
+
+    with pytest.raises(ValueError, match="net.weight is read from a list .* as an attribute of its module"):
+        replicas.train(builder(Listed), data(), SEEDS, RECIPE)
+
+
+def test_a_state_of_another_build_is_refused_by_its_names():
+    state = {"net.0.weight": torch.zeros(1, 2, 3), "net.0.bias": torch.zeros(1, 2)}
+    other = builder(lambda: nn.Sequential(nn.Linear(FEATURES, 2)))
+    with pytest.raises(ValueError, match=r"state and build\(0\) differ in net.0.weight; give the build"):
+        replicas.load(other, [0], state, torch.zeros(1, 1)).module(0)
+
+
 def test_noise_inside_the_likelihood_comes_from_each_replica_s_generator():
     def build(k):
         net = mnvi.convert(nn.Linear(FEATURES, 3), mnvi.MultiplicativeNoise(1.0))
