@@ -176,7 +176,7 @@ def test_a_parameter_that_replicas_cannot_each_have_is_named():
         def forward(self, x):
             return nn.functional.linear(x, self.listed[0], self.bias)
 
-    with pytest.raises(ValueError, match="net.weight is read from a list .* as an attribute of its module"):
+    with pytest.raises(ValueError, match=r"net.weight is read from a list .* as an attribute of its module"):
         replicas.train(builder(Listed), data(), SEEDS, RECIPE)
 
 
@@ -360,6 +360,58 @@ def test_a_recording_keeps_what_is_changed_in_place():
     recording = Recording(function, (x,), [])
     recording(x)
     assert torch.equal(recording(x), function(x))
+
+
+def written_through_a_view(x):
+    h = x * 2
+    before = torch.exp(h)
+    h[:, 0] = 0
+    return before, torch.exp(h)
+
+
+def written_and_read_through_views(x):
+    h = x * 2
+    first, rest = h[0], h[0:2]
+    before = rest * 1, torch.exp(rest)
+    first.zero_()
+    return before, torch.exp(rest)
+
+
+def written_through_a_part(x):
+    h = x * 2
+    before = torch.exp(h)
+    left, _ = h.split(2, dim=1)
+    left.mul_(3)
+    return before, torch.exp(h)
+
+
+def written_twice(x):
+    h = x * 2
+    same = h[1].add_(1)
+    before = torch.exp(same)
+    h[1].mul_(2)
+    return before, torch.exp(same)
+
+
+def written_as_a_second_argument(x):
+    mean, var = torch.zeros(4), torch.ones(4)
+    before = torch.exp(mean)
+    torch.nn.functional.batch_norm(x, mean, var, training=True)
+    return before, torch.exp(mean)
+
+
+WRITING = [
+    written_through_a_view, written_and_read_through_views, written_through_a_part, written_twice,
+    written_as_a_second_argument,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", WRITING, ids=lambda function: function.__name__)
+def test_a_recording_computes_anew_what_was_written_to(function):
+    x = torch.randn(3, 4)
+    recording = Recording(function, (x,), [])
+    torch.testing.assert_close(recording(x), function(x), rtol=0, atol=0)
+    torch.testing.assert_close(recording(x), function(x), rtol=0, atol=0)
 
 
 def test_relu_under_torch_func_equals_eager(subtests):
