@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,6 +45,32 @@ States = dict[str, Tensor | list[Tensor | None]]
 # What replicas that step together may differ in besides their tensors: κ and N go into the step as numbers, and in
 # training nothing reads the others.
 _OF_EACH = {ELBO: ("kappa", "num_data"), MonteCarlo: ("num_samples", "seed")}
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_above(value: Any, bound: float) -> bool:
+    return is_number(value) and bound < value < math.inf
+
+
+def _are_epochs(values: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str) and all(_is_whole(value, 0) for value in values)
+
+
+_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "epochs": (lambda value: _is_whole(value, 1), "a whole number, at least 1"),
+    "batch_size": (lambda value: _is_whole(value, 1), "a whole number, at least 1"),
+    "learning_rate": (lambda value: _is_above(value, 0), "a finite number above 0"),
+    "optimizer": (lambda value: isinstance(value, str) and value in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
+    "momentum": (lambda value: is_number(value) and 0 <= value < 1, "a number from 0 to below 1"),
+    "nesterov": (lambda value: isinstance(value, bool), "True or False"),
+    "weight_decay": (lambda value: is_number(value) and 0 <= value < math.inf, "a finite number, at least 0"),
+    "milestones": (_are_epochs, "a list of epochs, whole numbers of at least 0"),
+    "gamma": (lambda value: _is_above(value, 0), "a finite number above 0"),
+    "clip": (lambda value: value is None or _is_above(value, 0), "a finite number above 0, or None"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,16 +105,14 @@ class Recipe:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name, (allowed, expected) in _ALLOWED.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"Recipe: {name}={value!r} must be a whole number, at least 1")
-        if not is_number(self.learning_rate) or not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"Recipe: learning_rate={self.learning_rate!r} must be a number above 0")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"Recipe: optimizer={self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"Recipe: clip={self.clip!r} must be above 0, or None")
+            if not allowed(value):
+                raise ValueError(f"Recipe: {name}={value!r} must be {expected}")
+        for name in ("momentum", "nesterov"):
+            value = getattr(self, name)
+            if value and self.optimizer != "sgd":
+                raise ValueError(f"Recipe: {name}={value!r} is for sgd, not for {self.optimizer}; leave it out")
         if self.nesterov and not self.momentum:
             raise ValueError("Recipe: nesterov=True needs a momentum above 0")
 

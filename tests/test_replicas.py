@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -80,8 +81,8 @@ def test_every_method_ends_as_if_trained_alone(name):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": "adam", "learning_rate": 0.01},
-        {"optimizer": "amsgrad", "learning_rate": 0.01, "weight_decay": 0.1},
+        {"optimizer": "adam", "learning_rate": 0.01, "momentum": 0.0},
+        {"optimizer": "amsgrad", "learning_rate": 0.01, "momentum": 0.0, "weight_decay": 0.1},
         {"nesterov": True, "weight_decay": 0.1},
         {"momentum": 0.0, "clip": None, "learning_rate": 0.001},
     ],
@@ -311,13 +312,49 @@ def test_torch_s_generator_is_left_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("epochs", 0), ("batch_size", 1.5), ("learning_rate", -1.0), ("optimizer", "lamb"), ("clip", 0.0)],
+    ("key", "value", "expected"),
+    [
+        ("epochs", 0, "a whole number, at least 1"),
+        ("epochs", True, "a whole number"),
+        ("batch_size", 1.5, "a whole number, at least 1"),
+        ("learning_rate", -1.0, "a finite number above 0"),
+        ("learning_rate", math.nan, "a finite number above 0"),
+        ("optimizer", "lamb", "one of sgd, adam, amsgrad"),
+        ("optimizer", ["sgd"], "one of sgd, adam, amsgrad"),
+        ("momentum", -3, "a number from 0 to below 1"),
+        ("momentum", 1.0, "a number from 0 to below 1"),
+        ("momentum", "a", "a number from 0 to below 1"),
+        ("nesterov", "no", "True or False"),
+        ("weight_decay", -1, "a finite number, at least 0"),
+        ("weight_decay", math.inf, "a finite number, at least 0"),
+        ("milestones", (1.5,), "a list of epochs"),
+        ("milestones", (-1,), "a list of epochs"),
+        ("milestones", 3, "a list of epochs"),
+        ("milestones", "12", "a list of epochs"),
+        ("gamma", math.nan, "a finite number above 0"),
+        ("gamma", 0.0, "a finite number above 0"),
+        ("clip", 0.0, "a finite number above 0, or None"),
+        ("clip", "a", "a finite number above 0, or None"),
+        ("clip", math.nan, "a finite number above 0, or None"),
+    ],
 )
-def test_a_recipe_names_its_bad_value(key, value):
+def test_a_recipe_names_its_bad_value_and_what_is_expected(key, value, expected):
     settings = {"epochs": 1, "batch_size": 1, "learning_rate": 0.1, key: value}
-    with pytest.raises(ValueError, match=f"{key}={value!r}"):
+    with pytest.raises(ValueError, match=re.escape(f"Recipe: {key}={value!r} must be {expected}")):
         replicas.Recipe(**settings)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "amsgrad"])
+@pytest.mark.parametrize(("key", "value"), [("momentum", 0.9), ("nesterov", True)])
+def test_a_recipe_refuses_what_its_optimiser_would_ignore(optimizer, key, value):
+    settings = {"epochs": 1, "batch_size": 1, "learning_rate": 0.1, "optimizer": optimizer, key: value}
+    with pytest.raises(ValueError, match=f"{key}={value} is for sgd, not for {optimizer}; leave it out"):
+        replicas.Recipe(**settings)
+
+
+def test_nesterov_needs_momentum():
+    with pytest.raises(ValueError, match="nesterov=True needs a momentum above 0"):
+        replicas.Recipe(epochs=1, batch_size=1, learning_rate=0.1, nesterov=True)
 
 
 def test_seeds_and_data_must_be_equally_many():
