@@ -7,6 +7,7 @@ dimension.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,8 +27,11 @@ _NEUTRAL = {
     aten.mul.Scalar: 1, aten.mul.Tensor: 1, aten.div.Scalar: 1, aten.div.Tensor: 1, aten.pow.Tensor_Scalar: 1,
     aten.add.Tensor: 0, aten.sub.Tensor: 0,
 }  # fmt: skip
-
-
+# Positions of arguments that an operation writes to without declaring it: batch norm's running statistics.
+_SILENT_WRITES: dict[Any, tuple[int, ...]] = {
+    aten.native_batch_norm.default: (3, 4), aten.cudnn_batch_norm.default: (3, 4),
+    aten.miopen_batch_norm.default: (3, 4),
+}  # fmt: skip
 _TALL = 3  # a matrix with so many times more rows than columns is computed faster as its transpose
 
 
@@ -65,6 +69,11 @@ class Recording:
         with torch.no_grad():
             return self._replay(*args)
 
+    def captured(self) -> list[Tensor]:
+        """Tensors that the function has used without being given them, which every call reads as they are."""
+        read = self.module.graph.find_nodes(op="get_attr")
+        return [getattr(self.module, str(node.target)) for node in read]
+
     def working_set(self) -> int:
         """Bytes that are alive at once, at most."""
         last_use: dict[fx.Node, fx.Node] = {}
@@ -90,16 +99,16 @@ def _bytes(node: fx.Node) -> int:
 def _simplify(module: fx.GraphModule) -> None:
     """Leaves out what has no effect, what was computed before, and what is the same in every call."""
     graph = module.graph
-    changed_in_place = {
-        argument for node in graph.nodes if _is_in_place(node) for argument in (node.args[0], *_bases(node.args[0]))
-    }
+    changed = {base for node in graph.nodes for base in _changed(node)}  # at some time
     constants: dict[fx.Node, Any] = {}
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or _is_in_place(node) or _is_random(node) or node in changed_in_place:
+        if now := _changed(node):
+            seen = {key: old for key, old in seen.items() if now.isdisjoint(map(_base, old.all_input_nodes))}
+        if node.op != "call_function" or _is_in_place(node) or _is_random(node) or _base(node) in changed:
             continue
         same = _without_effect(node)
-        if same is not None and same not in changed_in_place:
+        if same is not None and _base(same) not in changed:
             node.replace_all_uses_with(same)
             continue
         if node.target in _SHAPE_ONLY or all(argument in constants for argument in node.all_input_nodes):
@@ -179,17 +188,49 @@ def _key(node: fx.Node) -> Any:
     return str(node.target), repr(node.args), repr(sorted(node.kwargs.items()))
 
 
-def _bases(node: Any) -> list[fx.Node]:
-    """What a view looks at."""
-    bases = []
-    while isinstance(node, fx.Node) and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
-        node = node.args[0]
-        bases.append(node)
-    return bases
+def _base(node: fx.Node) -> fx.Node:
+    """The node whose memory a node's result lies in: views and in-place operations have none of their own."""
+    while shared := _shared(node):
+        node = shared[0]
+    return node
+
+
+def _shared(node: fx.Node) -> list[fx.Node]:
+    """Arguments whose memory a node gives out."""
+    if node.target in (operator.getitem, aten._unsafe_view.default):
+        return node.all_input_nodes[:1]
+    return [argument for argument, _ in _aliases(node)]
+
+
+def _changed(node: fx.Node) -> set[fx.Node]:
+    """What a node writes to."""
+    written = [argument for argument, is_written in _aliases(node) if is_written]
+    for index in _SILENT_WRITES.get(node.target, ()):
+        written += _nodes(node.args[index])
+    return set(map(_base, written))
+
+
+def _aliases(node: fx.Node) -> list[tuple[fx.Node, bool]]:
+    """Arguments that an operation declares to share memory with its result, and whether it writes to them."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    found = []
+    for index, declared in enumerate(node.target._schema.arguments):
+        if declared.alias_info is not None:
+            value = node.args[index] if index < len(node.args) else node.kwargs.get(declared.name)
+            found += [(argument, declared.alias_info.is_write) for argument in _nodes(value)]
+    return found
+
+
+def _nodes(argument: Any) -> list[fx.Node]:
+    nodes: list[fx.Node] = []
+    fx.map_arg(argument, nodes.append)
+    return nodes
 
 
 def _is_in_place(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    declared = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return declared or node.target in _SILENT_WRITES
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -17,15 +17,19 @@ torch.Size([5, 100, 2])
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from mnvi.alike import described
 from mnvi.checks import is_number
 from mnvi.methods import Objective
+from mnvi.montecarlo import MonteCarlo
+from mnvi.objective import ELBO
 from mnvi.optimizers import OPTIMIZERS
 from mnvi.recording import Recording
 
@@ -36,6 +40,37 @@ Build = Callable[[int], Objective]
 Data = Sequence[tuple[Tensor, Tensor]]
 Progress = Callable[[list[int], int, Tensor], None]
 State = dict[str, Tensor]
+States = dict[str, Tensor | list[Tensor | None]]
+
+# What replicas that step together may differ in besides their tensors: κ and N go into the step as numbers, and in
+# training nothing reads the others.
+_OF_EACH = {ELBO: ("kappa", "num_data"), MonteCarlo: ("num_samples", "seed")}
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_above(value: Any, bound: float) -> bool:
+    return is_number(value) and bound < value < math.inf
+
+
+def _are_epochs(values: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str) and all(_is_whole(value, 0) for value in values)
+
+
+_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "epochs": (lambda value: _is_whole(value, 1), "a whole number, at least 1"),
+    "batch_size": (lambda value: _is_whole(value, 1), "a whole number, at least 1"),
+    "learning_rate": (lambda value: _is_above(value, 0), "a finite number above 0"),
+    "optimizer": (lambda value: isinstance(value, str) and value in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
+    "momentum": (lambda value: is_number(value) and 0 <= value < 1, "a number from 0 to below 1"),
+    "nesterov": (lambda value: isinstance(value, bool), "True or False"),
+    "weight_decay": (lambda value: is_number(value) and 0 <= value < math.inf, "a finite number, at least 0"),
+    "milestones": (_are_epochs, "a list of epochs, whole numbers of at least 0"),
+    "gamma": (lambda value: _is_above(value, 0), "a finite number above 0"),
+    "clip": (lambda value: value is None or _is_above(value, 0), "a finite number above 0, or None"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,16 +105,14 @@ class Recipe:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name, (allowed, expected) in _ALLOWED.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"Recipe: {name}={value!r} must be a whole number, at least 1")
-        if not is_number(self.learning_rate) or not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"Recipe: learning_rate={self.learning_rate!r} must be a number above 0")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"Recipe: optimizer={self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"Recipe: clip={self.clip!r} must be above 0, or None")
+            if not allowed(value):
+                raise ValueError(f"Recipe: {name}={value!r} must be {expected}")
+        for name in ("momentum", "nesterov"):
+            value = getattr(self, name)
+            if value and self.optimizer != "sgd":
+                raise ValueError(f"Recipe: {name}={value!r} is for sgd, not for {self.optimizer}; leave it out")
         if self.nesterov and not self.momentum:
             raise ValueError("Recipe: nesterov=True needs a momentum above 0")
 
@@ -92,7 +125,8 @@ class Replicas:
     """Trained networks.
 
     Attributes:
-        state: parameters and buffers of all, ``[replicas, ...]`` each, under the names of :class:`mnvi.Objective`.
+        state: parameters and buffers of all, ``[replicas, ...]`` each, under the names of :class:`mnvi.Objective`;
+            where replicas differ in a shape or a name, a list with one tensor, or None, for each.
         losses: mean loss of every epoch, ``[replicas, epochs]``.
         failures: replicas whose loss was not finite, with the epoch where that began. The others are not harmed.
 
@@ -106,7 +140,7 @@ class Replicas:
         (2, {}, torch.Size([4, 2]))
     """
 
-    def __init__(self, build: Build, seeds: Sequence[int], state: State, losses: Tensor) -> None:
+    def __init__(self, build: Build, seeds: Sequence[int], state: States, losses: Tensor) -> None:
         self.build = build
         self.seeds = list(seeds)
         self.state = state
@@ -123,11 +157,20 @@ class Replicas:
     def module(self, k: int) -> Objective:
         """Replica ``k`` by itself, in evaluation mode."""
         objective = _built(self.build, k, self.seeds[k])[0]
-        objective.load_state_dict({name: value[k] for name, value in self.state.items()})
+        own = {name: tensor for name, tensor in _tensors(objective).items() if name not in _unsaved(objective)}
+        saved = {name: one for name, value in self.state.items() if (one := value[k]) is not None}
+        differ = [name for name in {**own, **saved} if _shape(own, name) != _shape(saved, name)]
+        if differ:
+            raise ValueError(
+                f"replicas: state and build({k}) differ in {', '.join(differ)}; give the build that was trained with"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():  # a tensor that has several names is there once
+                tensor.copy_(saved[name])
         return objective.eval()
 
 
-def load(build: Build, seeds: Sequence[int], state: State, losses: Tensor) -> Replicas:
+def load(build: Build, seeds: Sequence[int], state: States, losses: Tensor) -> Replicas:
     """Replicas from what an earlier :func:`train` returned: its ``state`` and ``losses``, after ``torch.load``.
 
     Example:
@@ -152,12 +195,15 @@ def train(
 ) -> Replicas:
     """Trains one network for every seed.
 
-    Replicas with equally many examples step together, in blocks whose working set, measured on the recorded step,
-    stays within ``CACHE`` bytes: larger ones are slower, and memory is bounded whatever the number of replicas.
+    Replicas that were built alike and have equally many examples step together, in blocks whose working set, measured
+    on the recorded step, stays within ``CACHE`` bytes: larger ones are slower, and memory is bounded whatever the
+    number of replicas. Every other kind of network, such as a trial of a search with its own prior, has a step of its
+    own, which takes seconds to record.
 
     Args:
         build: ``build(k)`` makes the objective of replica k, called under ``torch.manual_seed(seeds[k])``; shuffling
-            and noise go on from where it left the generator. Only weights, data, κ and N may differ between replicas.
+            and noise go on from where it left the generator. Replicas that differ in weights, data, κ and N alone are
+            built alike.
         data: inputs and targets ``[examples, ...]`` of every replica; the same tensors may be given many times.
         seeds: one for every replica.
         recipe: how to train.
@@ -169,25 +215,19 @@ def train(
         See the module's own.
     """
     _check_data(data, seeds)
-    state: State = {}
     losses = torch.empty(len(seeds), recipe.epochs)
-    recordings = _Recordings(compile)
-    groups = list(_groups(data))
-    largest = block_size(build, data, seeds, recipe)
-    if compile:  # every size of a block is compiled by itself: one that divides all groups serves them all
-        common = math.gcd(*map(len, groups))
-        largest = next((size for size in range(min(largest, common), _FEW, -1) if common % size == 0), largest)
-    for group in groups:
-        for members in _evenly(group, largest):
-            chosen = [data[k] for k in members], members, [seeds[k] for k in members]
-            block = _Block(build, *chosen, recipe, recordings)
+    trained: list[tuple[list[int], State]] = []
+    for kind in _kinds(build, seeds):
+        recordings = _Recordings(kind.objective, compile)
+        for members in _blocks(kind, data, recipe, compile):
+            starts = [kind.starts.pop(k) for k in members]
+            block = _Block(starts, [data[k] for k in members], recipe, recordings)
             for epoch in range(recipe.epochs):
                 losses[members, epoch] = block.epoch(epoch)
                 if progress is not None:
                     progress(members, epoch, losses[members, epoch])
-            for name, value in block.state().items():
-                state.setdefault(name, value.new_empty(len(seeds), *value.shape[1:]))[members] = value
-    return Replicas(build, seeds, state, losses)
+            trained.append((members, block.state()))
+    return Replicas(build, seeds, _merged(trained, len(seeds)), losses)
 
 
 def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -> int:
@@ -201,9 +241,109 @@ def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -
         >>> block_size(build, data, [0, 1], Recipe(epochs=1, batch_size=10, learning_rate=0.1)) > 100
         True
     """
-    x, y = (part[None, : recipe.batch_size] for part in data[0])
-    alone = _Block(build, data[:1], [0], list(seeds[:1]), recipe, _Recordings(compile=False))
+    _check_data(data, seeds)
+    return _block_size(_kinds(build, seeds[:1])[0], data, recipe)
+
+
+class _Start(NamedTuple):
+    """A replica before its training; its module is built once and let go."""
+
+    parameters: State  # those that are trained
+    rest: State  # other parameters, and buffers
+    kappa: float | Callable[[int], float]
+    num_data: float
+    generator: torch.Generator
+
+    def scale(self, epoch: int) -> float:
+        """What the KL is multiplied by."""
+        return (self.kappa(epoch) if callable(self.kappa) else self.kappa) / self.num_data
+
+
+@dataclass
+class _Kind:
+    """Replicas that were built alike: one recorded step serves them all."""
+
+    objective: Objective  # of the first
+    starts: dict[int, _Start]
+
+
+def _kinds(build: Build, seeds: Sequence[int]) -> list[_Kind]:
+    kinds: dict[object, _Kind] = {}
+    for k, seed in enumerate(seeds):
+        objective, generator = _built(build, k, seed)
+        kind = kinds.setdefault(described(objective, _OF_EACH), _Kind(objective, {}))
+        parameters = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
+        _check_parameters(k, parameters)
+        rest = {name: tensor.detach() for name, tensor in _tensors(objective).items() if name not in parameters}
+        kind.starts[k] = _Start(parameters, rest, objective.elbo.kappa, objective.elbo.num_data, generator)
+    return list(kinds.values())
+
+
+def _tensors(objective: Objective) -> State:
+    """Parameters and buffers, each under its first name."""
+    return {**dict(objective.named_parameters()), **dict(objective.named_buffers())}
+
+
+def _names(objective: Objective) -> dict[str, str]:
+    """From every place where a module has a parameter or buffer to the first name of that tensor.
+
+    A module that occurs twice is there once: ``functional_call`` would not give it back as it was.
+    """
+    first: dict[int, str] = {}
+    return {
+        place: first.setdefault(id(tensor), place)
+        for path, module in objective.named_modules()
+        for own in (module.named_parameters, module.named_buffers)
+        for place, tensor in own(path, recurse=False, remove_duplicate=False)
+    }
+
+
+def _unsaved(objective: Objective) -> set[str]:
+    """Buffers that are no part of a module's state."""
+    modules = objective.named_modules()
+    return {f"{path}.{name}".lstrip(".") for path, module in modules for name in module._non_persistent_buffers_set}
+
+
+def _shape(tensors: State, name: str) -> torch.Size | None:
+    return tensors[name].shape if name in tensors else None
+
+
+def _blocks(kind: _Kind, data: Data, recipe: Recipe, compile: bool) -> Iterator[list[int]]:
+    groups = _groups(data, kind.starts)
+    largest = _block_size(kind, data, recipe)
+    if compile:  # every size of a block is compiled by itself: one that divides all groups serves them all
+        common = math.gcd(*map(len, groups))
+        largest = next((size for size in range(min(largest, common), _FEW, -1) if common % size == 0), largest)
+    for group in groups:
+        yield from _evenly(group, largest)
+
+
+def _block_size(kind: _Kind, data: Data, recipe: Recipe) -> int:
+    first = next(iter(kind.starts))
+    x, y = (part[None, : recipe.batch_size] for part in data[first])
+    alone = _Block([kind.starts[first]], [data[first]], recipe, _Recordings(kind.objective, compile=False))
     return max(1, CACHE // alone.recording(x, y).working_set())
+
+
+def _merged(blocks: Sequence[tuple[list[int], State]], count: int) -> States:
+    """The tensors of all replicas under their names, in the order of the replicas."""
+    state: States = {}
+    for name in dict.fromkeys(name for _, part in blocks for name in part):
+        parts = [(members, part[name]) for members, part in blocks if name in part]
+        first = parts[0][1]
+        everywhere = sum(len(members) for members, _ in parts) == count
+        if everywhere and all(_form(value) == _form(first) for _, value in parts):
+            whole = state[name] = first.new_empty(count, *first.shape[1:])
+            for members, value in parts:
+                whole[members] = value
+        else:
+            each = {k: one for members, value in parts for k, one in zip(members, value, strict=True)}
+            state[name] = [each[k].clone() if k in each else None for k in range(count)]
+    return state
+
+
+def _form(stacked: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return stacked.shape[1:], stacked.dtype
 
 
 def _evenly(group: list[int], largest: int) -> Iterator[list[int]]:
@@ -213,61 +353,78 @@ def _evenly(group: list[int], largest: int) -> Iterator[list[int]]:
         yield group[block * len(group) // count : (block + 1) * len(group) // count]
 
 
-def _groups(data: Data) -> Iterator[list[int]]:
+def _groups(data: Data, members: Iterable[int]) -> list[list[int]]:
     """Replicas whose batches have the same shapes."""
     alike: dict[tuple, list[int]] = {}
-    for k, (x, y) in enumerate(data):
+    for k in members:
+        x, y = data[k]
         alike.setdefault((x.shape, y.shape, x.dtype, y.dtype), []).append(k)
-    yield from alike.values()
+    return list(alike.values())
 
 
 class _Recordings:
-    """Steps that were recorded, by the shapes of their batch; blocks of one size share them."""
+    """The recorded steps of one kind of network, by the form of their batch; blocks of one size share them."""
 
-    def __init__(self, compile: bool) -> None:
+    def __init__(self, objective: Objective, compile: bool) -> None:
+        self.objective = objective
         self.compile = compile
         self.found: dict[tuple, Recording] = {}
+        self.names = _names(objective)
+        self.tensors = _tensors(objective)
+        self.saved = [name for name in self.tensors if name not in _unsaved(objective)]
 
-    def of(self, step: Callable, example: tuple, full: bool) -> Recording:
-        shapes = tuple(tensor.shape for tensor in example[-3:])
-        if shapes not in self.found:
+    def of(self, example: tuple, full: bool) -> Recording:
+        form = tuple((tensor.shape, tensor.dtype) for tensor in example[-3:])
+        if form not in self.found:
             with torch.random.fork_rng(devices=[]):
-                self.found[shapes] = Recording(step, example, [], compile=self.compile and full)
-        return self.found[shapes]
+                recording = Recording(self._step, example, [], compile=self.compile and full)
+            self._check_read(recording.captured())
+            self.found[form] = recording
+        return self.found[form]
+
+    def _check_read(self, captured: Iterable[Tensor]) -> None:
+        own = {tensor.data_ptr(): name for name, tensor in self.tensors.items() if tensor.numel()}
+        for tensor in captured:
+            if tensor.data_ptr() in own:
+                raise ValueError(
+                    f"replicas: {own[tensor.data_ptr()]} is read from a list or another place that only the first "
+                    "replica's module has; read it as an attribute of its module"
+                )
+
+    def _step(self, parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
+        """Gradients of all replicas [replicas, parameters], their losses, and the rest as it is afterwards."""
+        buffers = dict(self.objective.named_buffers())
+
+        def loss(parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, State]:
+            copied = {name: tensor.clone() if name in buffers else tensor for name, tensor in rest.items()}
+            given = {place: (parameters | copied)[name] for place, name in self.names.items()}
+            terms = functional_call(self.objective, given, (x, y), tie_weights=False)
+            return terms.nll + scale * terms.kl, {name: given[name] for name in rest}
+
+        step = vmap(grad_and_value(loss, has_aux=True), randomness="different")
+        gradients, (losses, rest) = step(parameters, rest, x, y, scale)
+        return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1), losses, rest
 
 
 class _Block:
     """Replicas that step together."""
 
-    def __init__(
-        self,
-        build: Build,
-        data: Data,
-        members: list[int],
-        seeds: list[int],
-        recipe: Recipe,
-        recordings: _Recordings,
-    ) -> None:
+    def __init__(self, starts: Sequence[_Start], data: Data, recipe: Recipe, recordings: _Recordings) -> None:
         self.recipe = recipe
         self.recordings = recordings
-        built = [_built(build, k, seed) for k, seed in zip(members, seeds, strict=True)]
-        objectives = [objective for objective, _ in built]
-        self.generators = [generator for _, generator in built]
-        self.objective = objectives[0]
-        self.elbos = [objective.elbo for objective in objectives]
-        parameters = [dict(objective.named_parameters()) for objective in objectives]
-        self.flat, self.parameters = _flattened(parameters)
-        buffers = [dict(objective.named_buffers()) for objective in objectives]
-        self.buffers = {name: torch.stack([each[name] for each in buffers]) for name in buffers[0]}
+        self.generators = [start.generator for start in starts]
+        self.starts = starts
+        self.flat, self.parameters = _flattened([start.parameters for start in starts])
+        self.rest = {name: torch.stack([start.rest[name] for start in starts]) for name in starts[0].rest}
         self.optimizer = OPTIMIZERS[recipe.optimizer](self.flat, recipe)
         self.data = _Shuffled(data)
 
     def epoch(self, epoch: int) -> Tensor:
         """One pass over the data; the mean loss of every replica."""
-        scale = torch.tensor([_kappa(elbo, epoch) / elbo.num_data for elbo in self.elbos])
-        total = torch.zeros(len(self.elbos))
+        scale = torch.tensor([start.scale(epoch) for start in self.starts])
+        total = torch.zeros(len(self.starts))
         for x, y in self.data.batches(self.recipe.batch_size, self.generators):
-            gradient, loss, self.buffers = self.recording(x, y)(self.parameters, self.buffers, x, y, scale)
+            gradient, loss, self.rest = self.recording(x, y)(self.parameters, self.rest, x, y, scale)
             if self.recipe.clip is not None:
                 gradient *= (self.recipe.clip / (gradient.abs().amax(1, keepdim=True) + 1e-6)).clamp(max=1)
             self.optimizer.step(gradient, self.recipe.rate(epoch))
@@ -275,25 +432,15 @@ class _Block:
         return total / self.data.count
 
     def recording(self, x: Tensor, y: Tensor) -> Recording:
-        example = (self.parameters, self.buffers, x, y, torch.ones(len(self.elbos)))
-        recording = self.recordings.of(self._step, example, full=y.shape[1] == self.recipe.batch_size)
+        example = (self.parameters, self.rest, x, y, torch.ones(len(self.starts)))
+        recording = self.recordings.of(example, full=y.shape[1] == self.recipe.batch_size)
         recording.generators[:] = self.generators
         return recording
 
-    def _step(self, parameters: State, buffers: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
-        """Gradients of all replicas [replicas, parameters], their losses, and the buffers as they are afterwards."""
-
-        def loss(parameters: State, buffers: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, State]:
-            buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-            terms = functional_call(self.objective, {**parameters, **buffers}, (x, y))
-            return terms.nll + scale * terms.kl, buffers
-
-        step = vmap(grad_and_value(loss, has_aux=True), randomness="different")
-        gradients, (losses, buffers) = step(parameters, buffers, x, y, scale)
-        return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1), losses, buffers
-
     def state(self) -> State:
-        return {**self.parameters, **self.buffers}
+        """What a module's own state has, under its names and in its order."""
+        tensors = self.parameters | self.rest
+        return {name: tensors[name] for name in self.recordings.saved}
 
 
 class _Shuffled:
@@ -316,9 +463,9 @@ class _Shuffled:
             yield tuple(part.index_select(0, chosen).unflatten(0, rows.shape) for part in (self.x, self.y))
 
 
-def _flattened(parameters: list[dict[str, nn.Parameter]]) -> tuple[Tensor, State]:
+def _flattened(parameters: list[State]) -> tuple[Tensor, State]:
     """All parameters in one array [replicas, parameters], and its parts under their names and shapes."""
-    flat = torch.stack([torch.cat([p.detach().flatten() for p in each.values()]) for each in parameters])
+    flat = torch.stack([torch.cat([p.flatten() for p in each.values()]) for each in parameters])
     parts = flat.split([p.numel() for p in parameters[0].values()], dim=1)
     shapes = {name: p.shape for name, p in parameters[0].items()}
     return flat, {name: part.view(len(flat), *shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
@@ -336,9 +483,13 @@ def _built(build: Build, k: int, seed: int) -> tuple[Objective, torch.Generator]
     return objective.train(), generator
 
 
-def _kappa(elbo: object, epoch: int) -> float:
-    kappa = elbo.kappa  # type: ignore[attr-defined]
-    return kappa(epoch) if callable(kappa) else kappa
+def _check_parameters(k: int, parameters: State) -> None:
+    if not parameters:
+        raise ValueError(f"replicas: build({k}) has no parameter to train; requires_grad is False for all")
+    kinds = {parameter.dtype: name for name, parameter in parameters.items()}
+    if len(kinds) > 1:
+        found = ", ".join(f"{name} is {dtype}" for dtype, name in kinds.items())
+        raise ValueError(f"replicas: build({k}) has parameters of several types ({found}); convert them to one")
 
 
 def _check_data(data: Data, seeds: Sequence[int]) -> None:

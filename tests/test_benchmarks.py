@@ -56,6 +56,31 @@ def test_a_loss_that_is_not_finite_or_rises_is_a_failure() -> None:
     assert not stability.falls([3.0, float("nan"), 1.0])
 
 
+@pytest.mark.parametrize("kinds", [["float32"], ["bfloat16"], ["float32", "bfloat16"]])
+def test_stability_runs_the_chosen_kinds_alone(
+    kinds: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stability, "train", lambda x, y, posterior, autocast, *_: [3.0 - autocast, 2.0, 1.0])
+    with pytest.raises(SystemExit) as ended:
+        stability.main(["--methods", "mnvi", "--kinds", *kinds])
+    assert ended.value.code == 0
+    starts = {"float32": "mnvi   float32            loss 3.000", "bfloat16": "mnvi   bfloat16 autocast  loss 2.000"}
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[: len(starts[kind])] for line, kind in zip(lines, kinds, strict=True)] == [starts[k] for k in kinds]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "lines"), [(True, ["step 25 of 60: loss 0.250", "step 50 of 60: loss 0.500"]), (False, [])]
+)
+def test_stability_shows_every_25th_step_on_a_terminal(
+    terminal: bool, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stability.sys.stderr, "isatty", lambda: terminal)
+    for step in range(1, 61):
+        stability.show(step, 60, step / 100)
+    assert capsys.readouterr().err.splitlines() == lines
+
+
 def test_digits_are_standardised_colour_images() -> None:
     x, y = stability.digits()
     assert x.shape == (1797, 3, 32, 32) and set(y.tolist()) == set(range(10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -80,8 +81,8 @@ def test_every_method_ends_as_if_trained_alone(name):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"optimizer": "adam", "learning_rate": 0.01},
-        {"optimizer": "amsgrad", "learning_rate": 0.01, "weight_decay": 0.1},
+        {"optimizer": "adam", "learning_rate": 0.01, "momentum": 0.0},
+        {"optimizer": "amsgrad", "learning_rate": 0.01, "momentum": 0.0, "weight_decay": 0.1},
         {"nesterov": True, "weight_decay": 0.1},
         {"momentum": 0.0, "clip": None, "learning_rate": 0.001},
     ],
@@ -95,6 +96,96 @@ def test_batch_norm_s_running_statistics_follow():
     assert_as_alone(
         builder(lambda: nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))), RECIPE
     )
+
+
+class Frozen(nn.Module):
+    """Its first layer is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 8).requires_grad_(False), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+class Tied(nn.Module):
+    """Two names for a layer, and two for a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 2)
+        self.again, self.other = self.first, nn.Linear(FEATURES, FEATURES)
+        self.other.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(self.other(torch.relu(self.again(torch.relu(self.first(x))))))
+
+
+class Buffered(nn.Module):
+    """Buffers that are no floats, one that is shared, one that is replaced, and one that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, 2)
+        self.register_buffer("kept", torch.rand(FEATURES) < 0.7)
+        self.register_buffer("same", self.kept)
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("total", torch.tensor(0))
+        self.register_buffer("factor", torch.rand(2), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+            self.total = self.total + len(x)
+        return self.layer(x * self.kept * self.same) * self.factor
+
+
+@pytest.mark.parametrize("network", [Frozen, Tied, Buffered])
+def test_a_user_s_own_module_trains_as_alone_and_comes_back(network):
+    build = builder(network)
+    together = replicas.train(build, data(), SEEDS, RECIPE)
+    for k, examples in enumerate(data()):
+        alone, module = trained_alone(build, k, examples, RECIPE), together.module(k)
+        torch.testing.assert_close(dict(module.state_dict()), dict(alone), rtol=1e-4, atol=1e-6)
+        assert module.net(torch.ones(5, FEATURES)).shape == (5, 2)
+        assert set(together.state) <= set(alone)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda net: net.requires_grad_(False), r"build\(0\) has no parameter to train"),
+        (
+            lambda net: net.append(nn.Linear(2, 2).double()),
+            r"several types \(.*float32.*float64\); convert them to one",
+        ),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_named(change, message):
+    build = builder(lambda: change(nn.Sequential(nn.Linear(FEATURES, 2))))
+    with pytest.raises(ValueError, match=message):
+        replicas.train(build, data(), SEEDS, RECIPE)
+
+
+def test_a_parameter_that_replicas_cannot_each_have_is_named():
+    class Listed(nn.Linear):
+        def __init__(self):
+            super().__init__(FEATURES, 2)
+            self.listed = [self.weight]
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.listed[0], self.bias)
+
+    with pytest.raises(ValueError, match=r"net.weight is read from a list .* as an attribute of its module"):
+        replicas.train(builder(Listed), data(), SEEDS, RECIPE)
+
+
+def test_a_state_of_another_build_is_refused_by_its_names():
+    state = {"net.0.weight": torch.zeros(1, 2, 3), "net.0.bias": torch.zeros(1, 2)}
+    other = builder(lambda: nn.Sequential(nn.Linear(FEATURES, 2)))
+    with pytest.raises(ValueError, match=r"state and build\(0\) differ in net.0.weight; give the build"):
+        replicas.load(other, [0], state, torch.zeros(1, 1)).module(0)
 
 
 def test_noise_inside_the_likelihood_comes_from_each_replica_s_generator():
@@ -126,6 +217,65 @@ def test_a_compiled_step_gives_the_same_networks(name):
         recorded = replicas.train(builder(method(name)), data((50, 50, 50)), SEEDS, RECIPE)
         compiled = replicas.train(builder(method(name)), data((50, 50, 50)), SEEDS, RECIPE, compile=True)
     torch.testing.assert_close(compiled.state, recorded.state, rtol=1e-4, atol=1e-5)
+
+
+def plain(k):
+    return mnvi.models.mlp(FEATURES, 10)
+
+
+SEARCHES = {
+    "prior": lambda k: mnvi.convert(plain(k), mnvi.MeanField(prior_variance=(10.0, 0.1)[k % 2])),
+    "dropout": lambda k: mnvi.models.mlp(FEATURES, 10, dropout=(0.1, 0.5)[k % 2]),
+    "width": lambda k: mnvi.models.mlp(FEATURES, (10, 6)[k % 2]),
+    "layers": lambda k: nn.Sequential(plain(k), *[nn.Linear(2, 2)] * (k % 2)),
+    "activation": lambda k: nn.Sequential(plain(k), (nn.Tanh(), nn.Hardtanh())[k % 2]),
+}
+
+
+def trial(network):
+    return lambda k: mnvi.Objective(network(k), mnvi.ELBO(mnvi.GaussianLikelihood(), 50))
+
+
+@pytest.mark.parametrize("network", SEARCHES.values(), ids=SEARCHES)
+def test_trials_of_a_search_train_each_with_its_own_hyperparameters(network):
+    build, examples, blocks = trial(network), data((50, 50, 50)), []
+    together = replicas.train(build, examples, SEEDS, RECIPE, progress=lambda members, *_: blocks.append(members))
+    assert blocks[0] == [0, 2] and blocks[-1] == [1]
+    for k in range(3):
+        alone = trained_alone(build, k, examples[k], RECIPE)
+        torch.testing.assert_close(dict(together.module(k).state_dict()), dict(alone), rtol=1e-4, atol=1e-6)
+
+
+def test_the_likelihood_of_each_replica_is_its_own():
+    def build(k):
+        likelihood = mnvi.CategoricalLikelihood(approximation=("second_order", "probit")[k % 2])
+        net = mnvi.convert(nn.Linear(FEATURES, 3), mnvi.MultiplicativeNoise(1.0))
+        return mnvi.Objective(net, mnvi.ELBO(likelihood, num_data=50))
+
+    labelled = [(x, y.gt(0).long()) for x, y in data()]
+    together = replicas.train(build, labelled, SEEDS, RECIPE)
+    alone = trained_alone(build, 1, labelled[1], RECIPE)
+    torch.testing.assert_close(together.state["net.weight"][1], alone["net.weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_what_training_does_not_read_keeps_no_replicas_apart():
+    def build(k):
+        settings = {"seed": k, "num_samples": 4 + k, "prior_variance": 1.0}
+        net = mnvi.methods.build("mc_mfvi", lambda: plain(k), **settings)
+        return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=50 + k, kappa=0.1 * k))
+
+    blocks = []
+    replicas.train(build, data((50,)) * 3, SEEDS, RECIPE, progress=lambda members, *_: blocks.append(members))
+    assert blocks == [[0, 1, 2]] * RECIPE.epochs
+
+
+def test_replicas_of_other_shapes_are_saved_and_loaded(tmp_path):
+    build = trial(SEARCHES["width"])
+    trained = replicas.train(build, data(), SEEDS, RECIPE)
+    torch.save(trained.state, tmp_path / "state.pt")
+    again = replicas.load(build, SEEDS, torch.load(tmp_path / "state.pt"), trained.losses)
+    for k in range(3):
+        torch.testing.assert_close(again.module(k).state_dict(), trained.module(k).state_dict(), rtol=0, atol=0)
 
 
 def test_a_replica_that_diverges_is_named_and_harms_no_other():
@@ -162,13 +312,49 @@ def test_torch_s_generator_is_left_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("epochs", 0), ("batch_size", 1.5), ("learning_rate", -1.0), ("optimizer", "lamb"), ("clip", 0.0)],
+    ("key", "value", "expected"),
+    [
+        ("epochs", 0, "a whole number, at least 1"),
+        ("epochs", True, "a whole number"),
+        ("batch_size", 1.5, "a whole number, at least 1"),
+        ("learning_rate", -1.0, "a finite number above 0"),
+        ("learning_rate", math.nan, "a finite number above 0"),
+        ("optimizer", "lamb", "one of sgd, adam, amsgrad"),
+        ("optimizer", ["sgd"], "one of sgd, adam, amsgrad"),
+        ("momentum", -3, "a number from 0 to below 1"),
+        ("momentum", 1.0, "a number from 0 to below 1"),
+        ("momentum", "a", "a number from 0 to below 1"),
+        ("nesterov", "no", "True or False"),
+        ("weight_decay", -1, "a finite number, at least 0"),
+        ("weight_decay", math.inf, "a finite number, at least 0"),
+        ("milestones", (1.5,), "a list of epochs"),
+        ("milestones", (-1,), "a list of epochs"),
+        ("milestones", 3, "a list of epochs"),
+        ("milestones", "12", "a list of epochs"),
+        ("gamma", math.nan, "a finite number above 0"),
+        ("gamma", 0.0, "a finite number above 0"),
+        ("clip", 0.0, "a finite number above 0, or None"),
+        ("clip", "a", "a finite number above 0, or None"),
+        ("clip", math.nan, "a finite number above 0, or None"),
+    ],
 )
-def test_a_recipe_names_its_bad_value(key, value):
+def test_a_recipe_names_its_bad_value_and_what_is_expected(key, value, expected):
     settings = {"epochs": 1, "batch_size": 1, "learning_rate": 0.1, key: value}
-    with pytest.raises(ValueError, match=f"{key}={value!r}"):
+    with pytest.raises(ValueError, match=re.escape(f"Recipe: {key}={value!r} must be {expected}")):
         replicas.Recipe(**settings)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "amsgrad"])
+@pytest.mark.parametrize(("key", "value"), [("momentum", 0.9), ("nesterov", True)])
+def test_a_recipe_refuses_what_its_optimiser_would_ignore(optimizer, key, value):
+    settings = {"epochs": 1, "batch_size": 1, "learning_rate": 0.1, "optimizer": optimizer, key: value}
+    with pytest.raises(ValueError, match=f"{key}={value} is for sgd, not for {optimizer}; leave it out"):
+        replicas.Recipe(**settings)
+
+
+def test_nesterov_needs_momentum():
+    with pytest.raises(ValueError, match="nesterov=True needs a momentum above 0"):
+        replicas.Recipe(epochs=1, batch_size=1, learning_rate=0.1, nesterov=True)
 
 
 def test_seeds_and_data_must_be_equally_many():
@@ -211,6 +397,58 @@ def test_a_recording_keeps_what_is_changed_in_place():
     recording = Recording(function, (x,), [])
     recording(x)
     assert torch.equal(recording(x), function(x))
+
+
+def written_through_a_view(x):
+    h = x * 2
+    before = torch.exp(h)
+    h[:, 0] = 0
+    return before, torch.exp(h)
+
+
+def written_and_read_through_views(x):
+    h = x * 2
+    first, rest = h[0], h[0:2]
+    before = rest * 1, torch.exp(rest)
+    first.zero_()
+    return before, torch.exp(rest)
+
+
+def written_through_a_part(x):
+    h = x * 2
+    before = torch.exp(h)
+    left, _ = h.split(2, dim=1)
+    left.mul_(3)
+    return before, torch.exp(h)
+
+
+def written_twice(x):
+    h = x * 2
+    same = h[1].add_(1)
+    before = torch.exp(same)
+    h[1].mul_(2)
+    return before, torch.exp(same)
+
+
+def written_as_a_second_argument(x):
+    mean, var = torch.zeros(4), torch.ones(4)
+    before = torch.exp(mean)
+    torch.nn.functional.batch_norm(x, mean, var, training=True)
+    return before, torch.exp(mean)
+
+
+WRITING = [
+    written_through_a_view, written_and_read_through_views, written_through_a_part, written_twice,
+    written_as_a_second_argument,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", WRITING, ids=lambda function: function.__name__)
+def test_a_recording_computes_anew_what_was_written_to(function):
+    x = torch.randn(3, 4)
+    recording = Recording(function, (x,), [])
+    torch.testing.assert_close(recording(x), function(x), rtol=0, atol=0)
+    torch.testing.assert_close(recording(x), function(x), rtol=0, atol=0)
 
 
 def test_relu_under_torch_func_equals_eager(subtests):
