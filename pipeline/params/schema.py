@@ -53,7 +53,7 @@ RECIPE: dict[str, Check] = {
     "clip": nullable(number(above=0)),
 }
 HYPERPARAMETERS: dict[str, Check] = {
-    "prior_variance": number(above=0),
+    "prior_variance": number(least=1e-9),  # below that the library refuses MNVI
     "init_rho": number(),
     "init_log_var": number(),
     "num_samples": integer(1),
