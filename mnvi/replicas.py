@@ -171,7 +171,13 @@ class Replicas:
 
 
 def load(build: Build, seeds: Sequence[int], state: States, losses: Tensor) -> Replicas:
-    """Replicas from what an earlier :func:`train` returned: its ``state`` and ``losses``, after ``torch.load``.
+    """Replicas from what an earlier :func:`train` returned.
+
+    Args:
+        build: the function that they were trained with.
+        seeds: those that they were trained with.
+        state: the ``state`` of the trained :class:`Replicas`, after ``torch.load``.
+        losses: likewise, ``[replicas, epochs]``.
 
     Example:
         >>> import torch, mnvi
@@ -212,7 +218,16 @@ def train(
             compiler finds it in its cache), then two to four times faster. Results agree to float precision.
 
     Example:
-        See the module's own.
+        >>> import torch, mnvi
+        >>> priors = [0.1, 0.1, 10.0, 10.0]  # a search; two runs of each trial
+        >>> def build(k):
+        ...     net = mnvi.convert(mnvi.models.mlp(3), mnvi.MultiplicativeNoise(priors[k]))
+        ...     return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=50))
+        >>> data = [(torch.randn(50, 3), torch.randn(50))] * 4
+        >>> recipe = Recipe(epochs=2, batch_size=25, learning_rate=0.01, momentum=0.9, clip=1.0)
+        >>> trained = train(build, data, seeds=[0, 1, 0, 1], recipe=recipe)
+        >>> trained.losses.shape, trained.module(3).net[0].posterior.prior_variance
+        (torch.Size([4, 2]), 10.0)
     """
     _check_data(data, seeds)
     kinds = _kinds(build, seeds)
@@ -231,7 +246,15 @@ def train(
 
 
 def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -> int:
-    """How many replicas step together: measured on the recorded step of the first one.
+    """How many replicas step together, of those that are built like the first: measured on its recorded step.
+
+    .. math:: n = \\lfloor \\mathrm{CACHE} \\,/\\, \\text{bytes alive at once in the step of one replica} \\rfloor
+
+    Args:
+        build: as for :func:`train`.
+        data: likewise; the first entry is looked at.
+        seeds: likewise.
+        recipe: likewise; the size of a batch counts.
 
     Example:
         >>> import torch, mnvi
