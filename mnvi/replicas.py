@@ -157,7 +157,7 @@ class Replicas:
     def module(self, k: int) -> Objective:
         """Replica ``k`` by itself, in evaluation mode."""
         objective = _built(self.build, k, self.seeds[k])[0]
-        own = {name: tensor for name, tensor in _tensors(objective).items() if name not in _unsaved(objective)}
+        own = _saved(objective)
         saved = {name: one for name, value in self.state.items() if (one := value[k]) is not None}
         differ = [name for name in {**own, **saved} if _shape(own, name) != _shape(saved, name)]
         if differ:
@@ -171,7 +171,13 @@ class Replicas:
 
 
 def load(build: Build, seeds: Sequence[int], state: States, losses: Tensor) -> Replicas:
-    """Replicas from what an earlier :func:`train` returned: its ``state`` and ``losses``, after ``torch.load``.
+    """Replicas from what an earlier :func:`train` returned.
+
+    Args:
+        build: the function that they were trained with.
+        seeds: those that they were trained with.
+        state: the ``state`` of the trained :class:`Replicas`, after ``torch.load``.
+        losses: likewise, ``[replicas, epochs]``.
 
     Example:
         >>> import torch, mnvi
@@ -212,12 +218,21 @@ def train(
             compiler finds it in its cache), then two to four times faster. Results agree to float precision.
 
     Example:
-        See the module's own.
+        >>> import torch, mnvi
+        >>> priors = [0.1, 0.1, 10.0, 10.0]  # a search; two runs of each trial
+        >>> def build(k):
+        ...     net = mnvi.convert(mnvi.models.mlp(3), mnvi.MultiplicativeNoise(priors[k]))
+        ...     return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=50))
+        >>> data = [(torch.randn(50, 3), torch.randn(50))] * 4
+        >>> recipe = Recipe(epochs=2, batch_size=25, learning_rate=0.01, momentum=0.9, clip=1.0)
+        >>> trained = train(build, data, seeds=[0, 1, 0, 1], recipe=recipe)
+        >>> trained.losses.shape, trained.module(3).net[0].posterior.prior_variance
+        (torch.Size([4, 2]), 10.0)
     """
     _check_data(data, seeds)
-    losses = torch.empty(len(seeds), recipe.epochs)
-    trained: list[tuple[list[int], State]] = []
-    for kind in _kinds(build, seeds):
+    kinds = _kinds(build, seeds)
+    state, losses = _room(kinds, len(seeds)), torch.empty(len(seeds), recipe.epochs)
+    for kind in kinds:
         recordings = _Recordings(kind.objective, compile)
         for members in _blocks(kind, data, recipe, compile):
             starts = [kind.starts.pop(k) for k in members]
@@ -226,12 +241,20 @@ def train(
                 losses[members, epoch] = block.epoch(epoch)
                 if progress is not None:
                     progress(members, epoch, losses[members, epoch])
-            trained.append((members, block.state()))
-    return Replicas(build, seeds, _merged(trained, len(seeds)), losses)
+            _put(block.state(), state, members)
+    return Replicas(build, seeds, state, losses)
 
 
 def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -> int:
-    """How many replicas step together: measured on the recorded step of the first one.
+    """How many replicas step together, of those that are built like the first: measured on its recorded step.
+
+    .. math:: n = \\lfloor \\mathrm{CACHE} \\,/\\, \\text{bytes alive at once in the step of one replica} \\rfloor
+
+    Args:
+        build: as for :func:`train`.
+        data: likewise; the first entry is looked at.
+        seeds: likewise.
+        recipe: likewise; the size of a batch counts.
 
     Example:
         >>> import torch, mnvi
@@ -272,9 +295,10 @@ def _kinds(build: Build, seeds: Sequence[int]) -> list[_Kind]:
     for k, seed in enumerate(seeds):
         objective, generator = _built(build, k, seed)
         kind = kinds.setdefault(described(objective, _OF_EACH), _Kind(objective, {}))
-        parameters = {name: p.detach() for name, p in objective.named_parameters() if p.requires_grad}
+        parameters = {name: p.detach().clone() for name, p in objective.named_parameters() if p.requires_grad}
         _check_parameters(k, parameters)
-        rest = {name: tensor.detach() for name, tensor in _tensors(objective).items() if name not in parameters}
+        others = {name: tensor for name, tensor in _tensors(objective).items() if name not in parameters}
+        rest = {name: tensor.detach().clone() for name, tensor in others.items()}
         kind.starts[k] = _Start(parameters, rest, objective.elbo.kappa, objective.elbo.num_data, generator)
     return list(kinds.values())
 
@@ -282,6 +306,13 @@ def _kinds(build: Build, seeds: Sequence[int]) -> list[_Kind]:
 def _tensors(objective: Objective) -> State:
     """Parameters and buffers, each under its first name."""
     return {**dict(objective.named_parameters()), **dict(objective.named_buffers())}
+
+
+def _saved(objective: Objective) -> State:
+    """Those of them that are part of a module's state."""
+    modules = objective.named_modules()
+    passing = {f"{path}.{name}".lstrip(".") for path, module in modules for name in module._non_persistent_buffers_set}
+    return {name: tensor for name, tensor in _tensors(objective).items() if name not in passing}
 
 
 def _names(objective: Objective) -> dict[str, str]:
@@ -296,12 +327,6 @@ def _names(objective: Objective) -> dict[str, str]:
         for own in (module.named_parameters, module.named_buffers)
         for place, tensor in own(path, recurse=False, remove_duplicate=False)
     }
-
-
-def _unsaved(objective: Objective) -> set[str]:
-    """Buffers that are no part of a module's state."""
-    modules = objective.named_modules()
-    return {f"{path}.{name}".lstrip(".") for path, module in modules for name in module._non_persistent_buffers_set}
 
 
 def _shape(tensors: State, name: str) -> torch.Size | None:
@@ -325,25 +350,25 @@ def _block_size(kind: _Kind, data: Data, recipe: Recipe) -> int:
     return max(1, CACHE // alone.recording(x, y).working_set())
 
 
-def _merged(blocks: Sequence[tuple[list[int], State]], count: int) -> States:
-    """The tensors of all replicas under their names, in the order of the replicas."""
+def _room(kinds: Sequence[_Kind], count: int) -> States:
+    """Where the state of so many replicas goes: a list for what not all of them have in one shape."""
     state: States = {}
-    for name in dict.fromkeys(name for _, part in blocks for name in part):
-        parts = [(members, part[name]) for members, part in blocks if name in part]
-        first = parts[0][1]
-        everywhere = sum(len(members) for members, _ in parts) == count
-        if everywhere and all(_form(value) == _form(first) for _, value in parts):
-            whole = state[name] = first.new_empty(count, *first.shape[1:])
-            for members, value in parts:
-                whole[members] = value
-        else:
-            each = {k: one for members, value in parts for k, one in zip(members, value, strict=True)}
-            state[name] = [each[k].clone() if k in each else None for k in range(count)]
+    tensors = [_saved(kind.objective) for kind in kinds]
+    for name in dict.fromkeys(name for each in tensors for name in each):
+        found = [each[name].detach() for each in tensors if name in each]
+        alike = len(found) == len(kinds) and len({(tensor.shape, tensor.dtype) for tensor in found}) == 1
+        state[name] = found[0].new_empty(count, *found[0].shape) if alike else [None] * count
     return state
 
 
-def _form(stacked: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return stacked.shape[1:], stacked.dtype
+def _put(tensors: State, state: States, members: list[int]) -> None:
+    for name, values in tensors.items():
+        place = state[name]
+        if isinstance(place, Tensor):
+            place[members] = values
+        else:
+            for k, value in zip(members, values, strict=True):
+                place[k] = value.clone()
 
 
 def _evenly(group: list[int], largest: int) -> Iterator[list[int]]:
@@ -371,7 +396,7 @@ class _Recordings:
         self.found: dict[tuple, Recording] = {}
         self.names = _names(objective)
         self.tensors = _tensors(objective)
-        self.saved = [name for name in self.tensors if name not in _unsaved(objective)]
+        self.saved = list(_saved(objective))
 
     def of(self, example: tuple, full: bool) -> Recording:
         form = tuple((tensor.shape, tensor.dtype) for tensor in example[-3:])

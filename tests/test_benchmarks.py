@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mnvi
-from benchmarks import stability
+from benchmarks import replicas, stability
 from benchmarks.subjects import Subject
 from benchmarks.tables import README, RESULTS, ratios, rendered
 from benchmarks.timing import interleaved, kept_for_backward
@@ -85,6 +85,29 @@ def test_digits_are_standardised_colour_images() -> None:
     x, y = stability.digits()
     assert x.shape == (1797, 3, 32, 32) and set(y.tolist()) == set(range(10))
     assert x.mean().abs() < 0.1 and torch.isfinite(x).all()
+
+
+@pytest.mark.slow
+def test_replicas_are_measured_against_the_loop_in_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "replicas.json"
+    sizes = ["--networks", "8", "--epochs", "1", "--rounds", "1"]
+    monkeypatch.setattr("sys.argv", ["replicas", *sizes, "--output", str(path)])
+    replicas.main()
+    figures = json.loads(path.read_text())
+    assert (figures["networks"], figures["epochs"], figures["rounds"]) == (8, 1, 1)
+    times = figures["loop_milliseconds_per_network"], figures["together_milliseconds_per_network"]
+    assert min(times) > 0 and figures["ratio"] == pytest.approx(times[0] / times[1])
+    assert figures["peak_memory_bytes"] > 2**20
+    assert capsys.readouterr().out.endswith(replicas.markdown(figures) + "\n")
+
+
+@pytest.mark.skipif(not replicas.RESULTS.exists(), reason="not measured yet: python -m benchmarks.replicas")
+def test_networks_together_are_recorded_to_be_20_times_faster_in_less_than_2_gib() -> None:
+    figures = json.loads(replicas.RESULTS.read_text())
+    assert figures["networks"] >= 200 and figures["ratio"] >= 20, figures
+    assert figures["peak_memory_bytes"] < 2 * 2**30
 
 
 # Ratios to the eager deterministic network of the implementation that the paper's authors published.

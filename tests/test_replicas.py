@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -65,14 +67,14 @@ def trained_alone(build, k, examples, recipe):
     return objective.state_dict()
 
 
-def assert_as_alone(build, recipe):
-    together = replicas.train(build, data(), SEEDS, recipe)
-    for k, examples in enumerate(data()):
+def assert_as_alone(build, recipe, counts=(50, 51, 50), atol=1e-6, **settings):
+    together = replicas.train(build, data(counts), SEEDS, recipe, **settings)
+    for k, examples in enumerate(data(counts)):
         for name, alone in trained_alone(build, k, examples, recipe).items():
-            torch.testing.assert_close(together.state[name][k], alone, rtol=1e-4, atol=1e-6, msg=f"{name} of {k}")
+            torch.testing.assert_close(together.state[name][k], alone, rtol=1e-4, atol=atol, msg=f"{name} of {k}")
 
 
-@pytest.mark.parametrize("name", [name for name in mnvi.methods.NAMES if name != "ensemble"])
+@pytest.mark.parametrize("name", mnvi.methods.NAMES)
 def test_every_method_ends_as_if_trained_alone(name):
     with mnvi.options(relu_floor=1e-5):
         assert_as_alone(builder(method(name)), RECIPE)
@@ -217,6 +219,57 @@ def test_a_compiled_step_gives_the_same_networks(name):
         recorded = replicas.train(builder(method(name)), data((50, 50, 50)), SEEDS, RECIPE)
         compiled = replicas.train(builder(method(name)), data((50, 50, 50)), SEEDS, RECIPE, compile=True)
     torch.testing.assert_close(compiled.state, recorded.state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_step_ends_as_if_trained_alone():
+    assert_as_alone(builder(method("deterministic")), RECIPE, (50, 50, 50), atol=1e-5, compile=True)
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_what_one_step_touches_does_not_grow_with_the_number_of_replicas(count, monkeypatch):
+    touched, largest = [], 1 << 17
+
+    class Measured(Recording):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            touched.append(self.working_set())
+
+    monkeypatch.setattr(replicas, "Recording", Measured)
+    monkeypatch.setattr(replicas, "CACHE", largest)
+    build, sizes = builder(lambda: nn.Linear(FEATURES, 2)), set()
+    recipe = dataclasses.replace(RECIPE, epochs=1, batch_size=50)
+    replicas.train(build, data((50,)) * count, range(count), recipe, progress=lambda some, *_: sizes.add(len(some)))
+    assert max(sizes) < 250
+    assert max(touched) <= largest
+
+
+MEMORY = """
+import resource, sys, torch, mnvi
+from mnvi import replicas
+
+def build(k):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 200), torch.nn.ReLU(), torch.nn.Linear(200, 2))
+    return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=20))
+
+count = int(sys.argv[1])
+data = [(torch.ones(20, 4), torch.ones(20))] * count
+trained = replicas.train(build, data, range(count), replicas.Recipe(epochs=1, batch_size=20, learning_rate=0.01))
+weights = sum(value.nbytes for value in trained.state.values())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, weights)
+"""
+
+
+@pytest.mark.slow
+def test_more_replicas_take_no_more_memory_than_their_weights():
+    def measured(count):
+        command = [sys.executable, "-c", MEMORY, str(count)]
+        return map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+    (few, few_weights), (many, many_weights) = measured(200), measured(2000)
+    each = 24 << 10  # bytes of a replica's generator and of Python's objects for it
+    # Weights are there as they were at the start and as they are at the end.
+    assert many - few < 2 * (many_weights - few_weights) + 1800 * each
 
 
 def plain(k):
