@@ -68,7 +68,7 @@ def test_the_first_network_is_a_registered_model_that_takes_rows_as_they_are(stu
     parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
     saved = torch.load(one.model / "replicas.pt", weights_only=True)
     (first, *_) = judge(one, plan, parts, networks.restore(one, plan, parts, saved), mean_and_deviation)
-    answer = best_model(f"tiny-{method}").predict(table.x[tests[0]])
+    answer = best_model(f"tiny-{method}").predict(table.x[tests[0]].numpy())
     assert answer["mean"].mean() == pytest.approx(first.scores["mean"], rel=1e-4)
     assert answer["std"].mean() == pytest.approx(first.scores["std"], rel=1e-4)
 
