@@ -200,13 +200,14 @@ class Loop:
         self.objective.eval()
         torch.manual_seed(derived_seed(self.job.seed, "validation", self.group.rank))
         totals = torch.zeros(2, dtype=torch.float64, device=self.group.device)
-        rows = self.group.share(torch.arange(len(self.validation)))
+        count = min(self.job.limits.validation_examples or len(self.validation), len(self.validation))
+        rows = self.group.share(torch.arange(count))
         transform = jobs.transform(self.job.cell, training=False)
         for images, labels, _ in in_order(self.validation, rows, transform, self.group.device):
             prediction = self.likelihood.predictive(self.objective.net(images))
             totals[0] -= prediction.log_prob(labels).double().sum()
             totals[1] += (prediction.probs.argmax(-1) != labels).sum()
-        nll, error = (self.group.sum(totals) / len(self.validation)).tolist()
+        nll, error = (self.group.sum(totals) / count).tolist()
         return nll, error
 
     def _keep_best(self, score: float | None) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.params import checks
 from pipeline.params.checks import Check, boolean, integer, list_of, mapping, nullable, number, one_of, text
+from pipeline.params.settings import ClassificationLimits, RegressionLimits
 
 KINDS = ("regression", "classification")
 PRESETS = ("release", "paper")
@@ -65,10 +67,8 @@ HYPERPARAMETERS: dict[str, Check] = {
 }
 METHOD: dict[str, Check] = {"hyperparameters": mapping, "grid": mapping}
 
-REGRESSION_LIMITS = dict.fromkeys(("runs", "folds", "epochs", "search_epochs"), nullable(integer(1)))
-CLASSIFICATION_LIMITS = dict.fromkeys(
-    ("seeds", "epochs", "train_examples", "test_examples", "search_epochs", "steps_per_epoch"), nullable(integer(1))
-)
+REGRESSION_LIMITS = {field.name: nullable(integer(1)) for field in fields(RegressionLimits)}
+CLASSIFICATION_LIMITS = {field.name: nullable(integer(1)) for field in fields(ClassificationLimits)}
 LIMITS: dict[str, Check] = {
     "regression": lambda path, value: checks.section(path, value, REGRESSION_LIMITS, REGRESSION_LIMITS),
     "classification": lambda path, value: checks.section(path, value, CLASSIFICATION_LIMITS, CLASSIFICATION_LIMITS),

@@ -31,14 +31,15 @@ class ClassificationLimits:
     seeds: int | None = None
     epochs: int | None = None
     train_examples: int | None = None
+    validation_examples: int | None = None
     test_examples: int | None = None
     search_epochs: int | None = None
     steps_per_epoch: int | None = None
 
     def leaves_whole(self, experiment: Experiment) -> bool:
         """Whether schedule and data are the experiment's own; fewer seeds do not count, tables say how many."""
-        cuts = (self.train_examples, self.test_examples, self.steps_per_epoch)
-        return experiment.epochs == experiment.planned_epochs and cuts == (None, None, None)
+        cuts = (self.train_examples, self.validation_examples, self.test_examples, self.steps_per_epoch)
+        return experiment.epochs == experiment.planned_epochs and not any(cuts)
 
 
 Limits = RegressionLimits | ClassificationLimits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from pipeline import params
 from pipeline.images import job as jobs
 from pipeline.images.job import Job
 from pipeline.params import Cell
+from pipeline.params.settings import ClassificationLimits
 
-LIMITS = ("seeds", "epochs", "train_examples", "test_examples", "search_epochs", "steps_per_epoch")
+LIMITS = [field.name for field in fields(ClassificationLimits)]
 METHODS = {
     "mnvi": {
         "hyperparameters": {"kappa_over_n": 1.0e-6, "prior_variance": 1.0e-3},

@@ -29,6 +29,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
 
 
+VALIDATE_3 = {"validation_examples": 3}
+
+
 class Interrupted(Exception):
     pass
 
@@ -147,6 +150,13 @@ def test_patience_ends_training_early_and_the_best_weights_are_kept() -> None:
     scores = [epoch["validation_nll"] for epoch in found.history]
     assert found.finished and len(scores) < 9
     assert found.best_epoch == 1 + scores.index(min(scores)) == len(scores) - 1
+
+
+def test_the_first_validation_images_alone_are_looked_at_if_so_asked() -> None:
+    whole, part = (run(make_job(make_cell("deterministic", limits=limits))) for limits in ({}, VALIDATE_3))
+    assert {epoch["validation_error"] * 3 for epoch in part.history} <= {0.0, 1.0, 2.0, 3.0}
+    assert [epoch["loss"] for epoch in part.history] == [epoch["loss"] for epoch in whole.history]
+    assert [epoch["validation_nll"] for epoch in part.history] != [epoch["validation_nll"] for epoch in whole.history]
 
 
 def test_weight_decay_gives_way_to_the_kl() -> None:

@@ -1,6 +1,7 @@
 """A regression study that takes seconds: a made-up table, a params.yaml for it, and its cells."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from pipeline import params
 from pipeline.params import Cell
+from pipeline.params.settings import ClassificationLimits, RegressionLimits
 
 METHODS: dict[str, dict[str, Any]] = {
     "mnvi": {"prior_variance": 10.0},
@@ -40,10 +42,8 @@ RECIPE: dict[str, Any] = {
     "runs": 2,
 }
 
-NO_LIMITS = dict.fromkeys(("runs", "folds", "epochs", "search_epochs"))
-NO_IMAGE_LIMITS = dict.fromkeys(
-    ("seeds", "epochs", "train_examples", "test_examples", "search_epochs", "steps_per_epoch")
-)
+NO_LIMITS = asdict(RegressionLimits())
+NO_IMAGE_LIMITS = asdict(ClassificationLimits())
 RESOURCES = {
     "workers": 1,
     "gpu": False,

@@ -77,6 +77,7 @@ PARAMS: dict[str, Any] = {
                 "seeds": None,
                 "epochs": None,
                 "train_examples": None,
+                "validation_examples": None,
                 "test_examples": None,
                 "search_epochs": 4,
                 "steps_per_epoch": None,
