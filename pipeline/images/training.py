@@ -26,7 +26,7 @@ def run(cell: Cell) -> None:
     data = jobs.data_of(cell)
     seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
     with tracking.run(cell, "train", state=cell.state("train").absolute()) as parent:
-        parent.params({**cell.hyperparameters, "epochs": cell.experiment.epochs, "seeds": len(seeds)})
+        parent.params({**cell.parameters, "seeds": len(seeds)})
         parent.dataset(jobs.summary(cell))
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:

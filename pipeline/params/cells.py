@@ -52,6 +52,19 @@ class Cell:
         return {key: value for key, value in self.hyperparameters.items() if key not in NOT_OF_THE_METHOD}
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """What is trained and how, for a run to show: recipe and hyperparameters side by side, then the machines."""
+        recipe = _without(asdict(self.experiment), {"name", "kind", "planned_epochs", "methods"})
+        given = {key: value for key, value in recipe.items() if value is not None and value not in ((), {})}
+        resources = asdict(self.resources)
+        return {
+            **given,
+            **self.hyperparameters,
+            "preset": self.study.preset,
+            "resources": {key: resources[key] for key in HOW_IT_COMPUTES},
+        }
+
+    @property
     def data(self) -> Path:
         return self.dataset.folder_out
 

@@ -28,7 +28,7 @@ def run(cell: Cell) -> None:
     plan = networks.plan(cell, len(tests), runs)
     chunks = Chunks.of(cell, parts, plan)
     with tracking.run(cell, "train", state=cell.state("train")) as tracked:
-        tracked.params({**cell.hyperparameters, "runs": runs, "folds": len(tests), "epochs": cell.experiment.epochs})
+        tracked.params({**cell.parameters, "runs": runs, "folds": len(tests)})
         tracked.dataset(table.summary)
         results = train(chunks, lambda index, result: _say_failures(chunks.parts[index], result["failures"]))
         state = {name: torch.cat([result["state"][name] for result in results]) for name in results[0]["state"]}

@@ -102,6 +102,13 @@ def workers_of(driver: int, title: str) -> list[int]:
     return [process for process in found if is_below(process)]
 
 
+def tracked_parameters(name: str, database: str = "mlflow.db") -> dict[str, str]:
+    """Of the run of this name."""
+    of_the_run = "SELECT key, value FROM params JOIN runs USING (run_uuid) WHERE name = ?"
+    with closing(sqlite3.connect(database)) as connection:
+        return dict(connection.execute(of_the_run, [name]).fetchall())
+
+
 def tracked(database: str = "mlflow.db") -> dict[str, str]:
     """Name and status of every run; a name that is there twice fails."""
     with closing(sqlite3.connect(database)) as connection:

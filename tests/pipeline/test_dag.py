@@ -37,9 +37,9 @@ WRITES = {
     "report": ["results/report/index.html"],
 }
 PLOTS = {
-    "rejection": "cell,rate,misclassification\na,0.0,0.5\na,0.5,0.1\n",
-    "reliability": "cell,confidence,accuracy\na,0.5,0.5\na,1.0,0.9\n",
-    "log_likelihood": "cell,mean,std,paper\na,-2.4,0.1,-2.4\n",
+    "rejection": "cell,rate,misclassification\na,0.0,0.5\na,0.5,0.1\nb,0.0,0.4\nb,0.5,0.2\n",
+    "reliability": "cell,confidence,accuracy\na,0.5,0.5\na,1.0,0.9\nb,0.5,0.4\nb,1.0,0.8\n",
+    "log_likelihood": "cell,mean,std,paper\na,-2.4,0.1,-2.4\nb,-2.5,0.1,-2.4\n",
 }
 
 
@@ -65,6 +65,7 @@ class Project:
         self.run("git", "init", "--quiet")
         self.run("dvc", "init", "--quiet")
         shutil.copy(ROOT / ".dvc/config", folder / ".dvc/config")
+        shutil.copytree(ROOT / ".dvc/plots", folder / ".dvc/plots")
         self.run("python", "-m", "pipeline.params", "select", "default", "--cells", ",".join(CELLS))
 
     def write(self, name: str, text: str) -> None:
@@ -177,6 +178,11 @@ def test_dvc_shows_metrics_parameters_and_plots(project):
     project.run("dvc", "plots", "show")
     page = (project.folder / "dvc_plots/index.html").read_text()
     assert all(column in page for column in ("misclassification", "accuracy", "log_likelihood"))
+    for name in ("rejection", "reliability"):
+        file = f"results/report/plots/{name}.csv"
+        drawn = json.loads(project.run("dvc", "plots", "show", file, "--show-vega"))
+        assert drawn["encoding"]["color"]["field"] == "cell"
+        assert {point["cell"] for point in drawn["data"]["values"]} == {"a", "b"}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import ray
 import torch
-from commands import WAYS, command, disturb, tracked
+from commands import WAYS, command, disturb, tracked, tracked_parameters
 from image_study import make_cell, make_job
 from test_images_evaluation import probabilities
 from tracking_cases import best_model
@@ -77,6 +77,16 @@ def test_every_seed_is_trained_once_tracked_and_written() -> None:
     assert any(np.allclose(answer["probs"], probs, atol=1e-4) for probs in expected)
     names = {"train deterministic", "train deterministic seed 0", "train deterministic seed 1"}
     assert tracked() == dict.fromkeys(names, "FINISHED")
+    shown = tracked_parameters("train deterministic")
+    recipe = cell.experiment
+    expected = {
+        "optimizer": f"{recipe.optimizer}",
+        "learning_rate": f"{recipe.learning_rate}",
+        "epochs": "2",
+        "seeds": "2",
+    }
+    assert shown.items() >= {**expected, "batch_size": f"{recipe.batch_size}", "clip": f"{recipe.clip}"}.items()
+    assert shown.items() >= {"preset": "release", "resources.precision": "float32", "resources.workers": "1"}.items()
 
     files.remove(cell.model)  # as DVC does before it runs a stage
     before = time.monotonic()

@@ -180,6 +180,14 @@ def test_hyperparameters_of_the_recipe_reach_the_experiment():
     assert found.hyperparameters["kappa_over_n"] == 2e-7
 
 
+def test_a_run_shows_recipe_hyperparameters_and_machines():
+    shown = cell("lenet-mnist-mnvi").with_hyperparameters({"batch_size": 8}).parameters
+    assert shown.items() >= {"network": "lenet", "optimizer": "amsgrad", "clip": 0.1}.items()
+    assert shown.items() >= {"batch_size": 8, "kappa_over_n": 2e-7, "preset": "release", "weight_decay": 0.0}.items()
+    assert shown["resources"]["precision"] == "float32"
+    assert "hidden" not in shown and "methods" not in shown
+
+
 def test_the_grid_is_every_combination():
     points = cell("lenet-mnist-mnvi").grid_points()
     assert len(points) == 16 and len({tuple(point.items()) for point in points}) == 16
