@@ -1,7 +1,7 @@
 """The stage `report`: tables beside the paper's, figures and one page, in <results>/report.
 
 python -m pipeline.report
-python -m pipeline.report --readme README.md --results recorded/uci --results recorded/mnist
+python -m pipeline.report --readme README.md --results recorded/*
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def main() -> None:
     parser.add_argument(
         "--results",
         type=Path,
-        action="append",
-        help="results folder whose scores go into --readme, may be given again (default: the study's)",
+        nargs="+",
+        help="results folders whose scores go into --readme (default: the study's)",
     )
     arguments = parser.parse_args()
     if arguments.results and not arguments.readme:

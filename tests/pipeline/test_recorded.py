@@ -1,5 +1,6 @@
 """What the README shows is what is recorded."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,5 +11,11 @@ PROJECT = Path(__file__).parents[2]
 
 def test_the_readme_s_tables_are_those_of_the_recorded_scores(tmp_path):
     shutil.copy(PROJECT / "README.md", tmp_path)
-    fill_readme(tmp_path / "README.md", [PROJECT / "recorded/uci"])
+    fill_readme(tmp_path / "README.md", sorted((PROJECT / "recorded").iterdir()))
     assert (tmp_path / "README.md").read_text() == (PROJECT / "README.md").read_text()
+
+
+def test_the_readme_tells_what_other_folds_gave():
+    found = json.loads((PROJECT / "recorded/uci/fold_assignments/wine-mnvi.json").read_text())
+    told = f"{found['mean']:.3f} ± {found['std']:.3f}".replace("-", "−")
+    assert len(found["assignments"]) == 10 and told in (PROJECT / "README.md").read_text()
