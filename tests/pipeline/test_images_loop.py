@@ -15,7 +15,7 @@ from torch.multiprocessing.spawn import spawn
 
 import mnvi
 from pipeline.data import load_images
-from pipeline.errors import StudyError
+from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
 from pipeline.images import loop
 from pipeline.images.checkpoints import Checkpoints
@@ -142,6 +142,38 @@ def test_a_diverging_loss_names_epoch_step_and_last_good_checkpoint() -> None:
         run(job)
     weights = last_weights(job)
     assert all(bool(value.isfinite().all()) for value in weights.values())
+
+
+ONE_WILD_STEP: dict[str, Any] = {
+    "experiment": {"optimizer": "sgd", "learning_rate": 1e30, "clip": None},
+    "limits": {"steps_per_epoch": 1},
+}
+NO_ANSWER = "outputs for validation images are no finite numbers after epoch 1; there is no checkpoint yet"
+
+
+@pytest.mark.parametrize("method", ("deterministic", "mnvi", "mc_dropout"))
+def test_divergence_in_the_last_step_of_an_epoch_is_found_in_validation(method: str) -> None:
+    with pytest.raises(Diverged, match=NO_ANSWER):
+        run(make_job(make_cell(method, **ONE_WILD_STEP)))
+
+
+def diverge_together(rank: int, job: Job, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        train_without_noise(job, Group.joined(torch.device("cpu")))
+    except Diverged as error:
+        (Path(folder) / f"rank-{rank}").write_text(str(error))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_every_worker_says_so_even_if_only_one_saw_it(tmp_path: Path) -> None:
+    # One validation image is the first worker's; the other has none.
+    limits = {**ONE_WILD_STEP["limits"], "validation_examples": 1}
+    job = make_job(make_cell("deterministic", experiment=ONE_WILD_STEP["experiment"], limits=limits))
+    spawn(diverge_together, (job, str(tmp_path)), nprocs=2)
+    assert all(NO_ANSWER in (tmp_path / f"rank-{rank}").read_text() for rank in range(2))
 
 
 def test_patience_ends_training_early_and_the_best_weights_are_kept() -> None:
