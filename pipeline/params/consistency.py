@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.errors import StudyError
 from pipeline.params.checks import unknown
-from pipeline.params.settings import Dataset, Experiment, Method, Study
+from pipeline.params.settings import Dataset, Experiment, Study
 
 
 def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> None:
@@ -47,17 +47,25 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
     for name, cell in study.cells.items():
         _check_cell(f"study.cells.{name}", cell, study, experiments)
     for name in study.search:
-        if name in study.cells and not _method(study, name, experiments).grid:
-            where = study.cells[name]
-            raise StudyError(
-                f"study.search: {name!r} has no experiments.{where['experiment']}.methods.{where['method']}.grid; "
-                "write one, or leave the cell out of study.search"
-            )
+        if name in study.cells:
+            _check_searched(name, study.cells[name], datasets, experiments)
 
 
-def _method(study: Study, cell: str, experiments: dict[str, Experiment]) -> Method:
-    where = study.cells[cell]
-    return experiments[where["experiment"]].methods[where["method"]]
+def _check_searched(
+    name: str, cell: dict[str, str], datasets: dict[str, Dataset], experiments: dict[str, Experiment]
+) -> None:
+    experiment = experiments[cell["experiment"]]
+    if not experiment.methods[cell["method"]].grid:
+        raise StudyError(
+            f"study.search: {name!r} has no experiments.{experiment.name}.methods.{cell['method']}.grid; "
+            "write one, or leave the cell out of study.search"
+        )
+    # Tables are searched by rows that the search itself holds out.
+    if experiment.kind == "classification" and datasets[experiment.data].validation is None:
+        raise StudyError(
+            f"datasets.{experiment.data}.validation: is missing, but study.search has {name!r}, which is judged by "
+            "images held out from training; add e.g. validation: 5000, or leave the cell out of study.search"
+        )
 
 
 def _check_cell(path: str, cell: dict[str, str], study: Study, experiments: dict[str, Experiment]) -> None:

@@ -83,6 +83,10 @@ MISTAKES = {
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
     "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
     "datasets/boston": ({"kind": "table", "folder": "x", "splits": "kfold"}, "datasets.boston.folds: is missing"),
+    "datasets/mnist/validation": (
+        None,
+        "datasets.mnist.validation: is missing, but study.search has 'lenet-mnist-mnvi', which is judged by images",
+    ),
     "datasets/mnist/kind": ("image", "did you mean images?"),
     "datasets/yacht/sha256": ("abc", "is not 64 hexadecimal digits"),
     "experiment": ({}, "did you mean experiments?"),
