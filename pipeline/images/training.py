@@ -150,7 +150,8 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
 
 def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
     done = _kept_here(job) / "model-logged.json"
-    if done.exists():
+    # Where checkpoints are in storage, this file outlives them, and may be of a training with other settings.
+    if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job):
         return
     net = jobs.objective(job).net.eval()
     net.load_state_dict(position["best_weights"])
@@ -159,4 +160,8 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
         _track(position["history"], child)
         inputs = augmentation.in_pixels(str(job.cell.experiment.normalisation))
         tracking.model(child, net, job.cell, jobs.example(job), inputs=inputs, objective=score, step=epoch)
-    files.write_json(done, {"fingerprint": job.fingerprint})
+    files.write_json(done, _mark(job))
+
+
+def _mark(job: Job) -> dict[str, str]:
+    return {"fingerprint": job.fingerprint}
