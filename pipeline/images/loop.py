@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 import mnvi
 from mnvi.likelihoods import Output
 from pipeline.data import ImageSet, load_images
-from pipeline.errors import Diverged, StudyError
+from pipeline.errors import Diverged
 from pipeline.images import job as jobs
 from pipeline.images import networks
 from pipeline.images.batches import Batches, Part, in_order
@@ -280,8 +280,6 @@ def _finite(out: Output) -> bool:
 
 def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
     recipe, decay = job.cell.experiment, networks.weight_decay(job.cell)
-    if recipe.optimizer == "amsgrad":
-        return torch.optim.Adam(objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=True)
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             objective.parameters(),
@@ -290,6 +288,5 @@ def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
             weight_decay=decay,
             nesterov=recipe.nesterov,
         )
-    raise StudyError(
-        f"experiments.{recipe.name}.optimizer: {recipe.optimizer!r} is not one for images; expected amsgrad or sgd"
-    )
+    largest = recipe.optimizer == "amsgrad"
+    return torch.optim.Adam(objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=largest)

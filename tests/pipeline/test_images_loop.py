@@ -22,6 +22,7 @@ from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.images.loop import Loop, Position
+from pipeline.params import schema
 
 
 @pytest.fixture(autouse=True)
@@ -200,6 +201,16 @@ def test_weight_decay_gives_way_to_the_kl() -> None:
         return float(built.optimizer.param_groups[0]["weight_decay"])
 
     assert (decay("mnvi"), decay("deterministic")) == (0.0, 0.1)
+
+
+@pytest.mark.parametrize("optimizer", schema.OPTIMIZERS["classification"])
+def test_every_optimiser_that_settings_allow_trains(optimizer: str) -> None:
+    job = make_job(make_cell("deterministic", experiment={"optimizer": optimizer, "epochs": 2}))
+    history = run(job).history
+    assert history[1]["nll"] < history[0]["nll"]
+    state = Checkpoints(job.state, job.fingerprint).load()
+    assert state is not None
+    assert state["optimizer"]["param_groups"][0].get("amsgrad", None) == {"adam": False, "amsgrad": True}.get(optimizer)
 
 
 @pytest.mark.parametrize("precision", ("bfloat16", "float16"))
