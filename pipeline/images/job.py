@@ -19,7 +19,6 @@ import mnvi
 from pipeline import blobs, files, storage
 from pipeline.blobs import Contents
 from pipeline.data import augmentation, load_images
-from pipeline.errors import StudyError
 from pipeline.images import foreign, networks
 from pipeline.images.batches import Transform
 from pipeline.params import Cell
@@ -108,9 +107,7 @@ def steps(job: Job) -> int:
 
 def transform(cell: Cell, *, training: bool) -> Transform:
     recipe = cell.experiment
-    if recipe.normalisation is None:
-        names = ", ".join(augmentation.NORMALISATIONS)
-        raise StudyError(f"experiments.{recipe.name}.normalisation: is missing; expected one of {names}")
+    assert recipe.normalisation is not None  # params.yaml is refused without it
     return augmentation.transform(recipe.augmentation or "none", recipe.normalisation, training)
 
 

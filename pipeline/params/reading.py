@@ -122,8 +122,7 @@ def _dataset(name: str, raw: Any) -> Dataset:
     schema.name(path, name)
     kind = _kind(path, raw, tuple(schema.DATASETS))
     dataset = Dataset(name=name, **section(path, raw, schema.DATASETS[kind], schema.DATASET_REQUIRED[kind]))
-    if dataset.splits == "kfold" and dataset.folds is None:
-        raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
+    consistency.check_dataset(dataset)
     return dataset
 
 

@@ -136,11 +136,6 @@ def test_a_set_for_testing_only(tmp_path: Path, tiny: Path, monkeypatch: pytest.
         load_images("data/ood", "train")
 
 
-def test_an_unknown_image_set() -> None:
-    with pytest.raises(StudyError, match="there are mnist, fashion_mnist"):
-        find_images(Dataset(name="mnits", kind="images"))
-
-
 def cifar(count: int, label_bytes: int, seed: int) -> tuple[bytes, np.ndarray, np.ndarray]:
     draw = np.random.RandomState(seed)
     records = draw.randint(256, size=(count, label_bytes + 3072)).astype(np.uint8)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import mnvi
 from pipeline import params
+from pipeline.data import augmentation, known_images
 from pipeline.errors import StudyError
 from pipeline.params import consistency, reading, schema
 
@@ -65,7 +67,15 @@ MISTAKES = {
     f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
     f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
-    f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "at least 0 and below 1"),
+    f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "above 0 and below 1"),
+    f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number and above 0"),
+    f"{LENET}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
+    f"{BOSTON}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
+    f"{LENET}/methods/mnvi/hyperparameters": ({}, "methods.mnvi.hyperparameters.kappa_over_n: is missing, but mnvi"),
+    f"{LENET}/methods/mfvi": ({}, "methods.mfvi.hyperparameters.kappa_over_n: is missing, but mfvi needs it; add e.g."),
+    f"{LENET}/normalisation": ("cifar10", "'cifar10' is for 3 channels, but the images of datasets.mnist have 1; take"),
+    "experiments/resnet18-imagenet/normalisation": ("mnist", "'mnist' is for 1 channels, but the images of datasets."),
+    "experiments/allcnn-cifar10/network": ("lenet", "'lenet' is for images of 28 x 28 pixels, but those of datasets."),
     f"{LENET}/methods/deterministic/hyperparameters": ({"dropout": 0.1}, "'dropout' is not a key of this section"),
     f"{LENET}/methods/mnvi/grid/kappa_over_n": ([], "grid.kappa_over_n: is empty"),
     f"{LENET}/methods/mnvi/grid/prior_variance": ([1.0, 1.0], "grid.prior_variance[1]: 1.0 is in the list already"),
@@ -83,6 +93,17 @@ MISTAKES = {
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
     "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
     "datasets/boston": ({"kind": "table", "folder": "x", "splits": "kfold"}, "datasets.boston.folds: is missing"),
+    "datasets/mine": ({"kind": "table", "splits": "standard"}, "datasets.mine: needs folder, in the layout of"),
+    "datasets/yacht/file": ("yacht.csv", "datasets.yacht: needs folder, in the layout of the standard splits, or file"),
+    "datasets/naval-standard": (
+        {"kind": "table", "file": "naval.csv", "target": 0, "splits": "standard"},
+        "datasets.naval-standard.splits: 'standard' needs a folder with index files; with file write splits: kfold",
+    ),
+    "datasets/kin8": (
+        {"kind": "table", "file": "kin8.csv", "splits": "kfold", "folds": 10},
+        "datasets.kin8.target: is missing, but file needs it; name the column",
+    ),
+    "datasets/mnits": ({"kind": "images"}, "datasets.mnits: 'mnits' is not an image set that is known by name"),
     "datasets/mnist/validation": (
         None,
         "datasets.mnist.validation: is missing, but study.search has 'lenet-mnist-mnvi', which is judged by images",
@@ -165,6 +186,14 @@ def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
     assert consistency.notes(read.study, read.experiments) == [
         "study.search: boston-mfvi is not in study.cells, so it is not searched"
     ]
+
+
+def test_what_settings_say_about_images_is_true_of_them():
+    assert {name: len(mean) for name, (mean, _) in augmentation.NORMALISATIONS.items()} == schema.NORMALISATIONS
+    shapes = {"idx": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
+    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == schema.IMAGES
+    size = schema.LENET_SIZE
+    assert mnvi.models.lenet()(torch.zeros(1, 1, size, size)).shape == (1, 10)
 
 
 @pytest.mark.parametrize("method", mnvi.methods.NAMES)
