@@ -155,6 +155,8 @@ def _experiment(name: str, raw: Any, preset: str) -> Experiment:
     fields = schema.experiment(kind)
     if preset in presets:
         section(f"{path}.presets.{preset}", presets[preset], fields, ())
+        for where, given in ((path, raw), (f"{path}.presets.{preset}", presets[preset])):
+            _check_methods(f"{where}.methods", given.get("methods", {}))
         raw = _overridden(raw, presets[preset])
     values = section(path, raw, fields, (*schema.EXPERIMENT_REQUIRED, *schema.OF_KIND_REQUIRED[kind]))
     values["methods"] = {
@@ -164,10 +166,16 @@ def _experiment(name: str, raw: Any, preset: str) -> Experiment:
     return Experiment(name=name, planned_epochs=values["epochs"], **values)
 
 
+def _check_methods(path: str, raw: Any) -> None:
+    """That there are sections to merge, whatever is in them."""
+    for name, parts in mapping(path, raw).items():
+        section(f"{path}.{name}", parts, schema.METHOD, ())
+
+
 def _overridden(raw: dict[str, Any], preset: dict[str, Any]) -> dict[str, Any]:
     """A preset replaces keys of the recipe, and single hyperparameters of methods."""
     merged = {**raw, **preset}
-    if isinstance(raw.get("methods"), dict):
+    if "methods" in raw:
         merged["methods"] = dict(raw["methods"])
         for method, changes in preset.get("methods", {}).items():
             before = raw["methods"].get(method, {})

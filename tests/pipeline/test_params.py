@@ -144,6 +144,28 @@ def test_nesterov_without_momentum_is_refused():
         reading.read(raw)
 
 
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"mnvi": None}, "experiments.boston.presets.paper.methods.mnvi: None is not a section"),
+        ({"mnvi": {"grid": [1]}}, "experiments.boston.presets.paper.methods.mnvi.grid: [1] is not a section"),
+        ({"mnvi": {"hyperparameters": 3}}, "presets.paper.methods.mnvi.hyperparameters: 3 is not a section"),
+        ([], "experiments.boston.presets.paper.methods: [] is not a section"),
+    ],
+)
+def test_a_malformed_preset_is_named(methods, message):
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading.read(changed(f"{BOSTON}/presets", {"paper": {"methods": methods}}))
+
+
+@pytest.mark.parametrize("hyperparameters", [None, 3])
+def test_a_malformed_method_that_a_preset_changes_is_named(hyperparameters):
+    raw = changed("experiments/resnet18-cifar10/methods/mfvi/hyperparameters", hyperparameters)
+    message = f"experiments.resnet18-cifar10.methods.mfvi.hyperparameters: {hyperparameters} is not a section"
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading._experiment("resnet18-cifar10", raw["experiments"]["resnet18-cifar10"], "paper")
+
+
 def test_a_mistake_in_the_preset_that_is_not_chosen_is_found_too():
     raw = changed(f"{BOSTON}/presets", {"paper": {"milestones": [3, 2]}})
     with pytest.raises(StudyError, match="ascending"):
