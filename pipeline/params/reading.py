@@ -72,7 +72,9 @@ def parse(path: str | Path) -> Any:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StudyError("no such file; run this in the project's folder, or name the file by --params") from error
-    except yaml.YAMLError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"cannot be read ({error}); it has to be a text file in UTF-8") from error
+    except (yaml.YAMLError, ValueError) as error:  # a date that there is not is the latter
         raise StudyError(f"not YAML ({error}); mend that line") from error
 
 

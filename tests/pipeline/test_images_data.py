@@ -230,6 +230,19 @@ def test_photographs_are_stored_as_torchvision_would_load_them(photos: Dataset) 
     assert not Path("work/prepare/p/train").exists()
 
 
+@pytest.mark.parametrize("bytes_left", (-1, 0, None))
+def test_pixels_that_are_cut_off_or_gone_are_named(photos: Dataset, bytes_left: int | None) -> None:
+    prepare(photos, "stop")
+    path = Path("data/p/test_pixels.bin")
+    content = path.read_bytes()
+    path.unlink()
+    if bytes_left is not None:
+        path.write_bytes(content[:bytes_left])
+    with pytest.raises(StudyError, match=r"test_pixels\.bin: cannot be read .*`python -m pipeline\.prepare p`"):
+        load_images("data/p", "test")
+    assert len(load_images("data/p", "train"))
+
+
 def test_a_folder_for_testing_only(photos: Dataset) -> None:
     prepare(Dataset(name="ood", kind="folder", test=photos.test, size=32), "stop")
     assert len(load_images("data/ood", "test")) == 6

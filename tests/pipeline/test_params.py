@@ -180,6 +180,19 @@ def test_a_file_that_holds_no_settings_is_refused_with_its_name(tmp_path, text):
         params.load(path)
 
 
+@pytest.mark.parametrize("content", [b"study: \xff", b"study: 2001-99-99"], ids=["no text", "no date"])
+def test_a_file_that_cannot_be_read_is_refused_with_its_name(tmp_path, content):
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    with pytest.raises(StudyError, match=re.escape(str(path))):
+        params.load(path)
+
+
+def test_a_folder_in_place_of_the_file_is_named(tmp_path):
+    with pytest.raises(StudyError, match=r"cannot be read \(.*Is a directory"):
+        params.load(tmp_path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(StudyError, match="no such file; run this in the project's folder"):
         params.load(tmp_path / "params.yaml")
