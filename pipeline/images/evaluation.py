@@ -22,7 +22,6 @@ from pipeline.images.curves import BINS, curves
 from pipeline.images.job import Job
 from pipeline.images.pictures import extremes
 from pipeline.images.predictions import Predictions, milliseconds, predict
-from pipeline.images.training import chosen
 from pipeline.params import Cell
 
 REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
@@ -31,7 +30,7 @@ REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
 def run(cell: Cell) -> None:
     made_by = f"python -m pipeline.train {cell.name}"
     training = files.read_json(cell.model / "training.json", made_by)
-    cell, state = chosen(cell), cell.state("evaluate")
+    cell, state = cell.tuned(), cell.state("evaluate")
     others = _others(cell)
     with tracking.run(cell, "evaluate", state=state) as tracked:
         tracked.dataset(jobs.summary(cell), context="test")

@@ -9,9 +9,9 @@ from torch import nn
 
 import mnvi
 from pipeline.params import Cell
+from pipeline.params.schema import WITHOUT_KL
 
 LOGIT_SAMPLES = 64
-WITHOUT_POSTERIOR = ("deterministic", "mc_dropout", "ensemble")
 
 
 def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) -> mnvi.Objective:
@@ -31,14 +31,14 @@ def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) 
 
 def kappa_over_n(cell: Cell) -> float:
     """Weight of the KL divergence in the loss per example; 0 where there is no posterior."""
-    if cell.method in WITHOUT_POSTERIOR:
+    if cell.method in WITHOUT_KL:
         return 0.0
     return float(cell.hyperparameters["kappa_over_n"])
 
 
 def weight_decay(cell: Cell) -> float:
     """The recipe's, unless a KL divergence takes its place."""
-    if cell.method in WITHOUT_POSTERIOR or "weight_decay" in cell.hyperparameters:
+    if cell.method in WITHOUT_KL or "weight_decay" in cell.hyperparameters:
         return cell.experiment.weight_decay
     return 0.0
 

@@ -21,7 +21,7 @@ POLL = 1.0  # seconds between two looks at the seeds, at least
 
 
 def run(cell: Cell) -> None:
-    cell = chosen(cell)
+    cell = cell.tuned()
     state = jobs.state_folder(cell, "train")
     data = jobs.data_of(cell)
     seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
@@ -36,15 +36,9 @@ def run(cell: Cell) -> None:
         parent.artifact(cell.model / "training.json")
 
 
-def chosen(cell: Cell) -> Cell:
-    """The cell with the hyperparameters that tuning chose."""
-    best = files.read_yaml(cell.tune / "best.yaml", made_by=f"python -m pipeline.tune {cell.name}")
-    return cell.with_hyperparameters(best["hyperparameters"])
-
-
 def number_of_seeds(cell: Cell) -> int:
-    seeds = cell.experiment.seeds or 1
-    return min(seeds, cell.study.classification.seeds or seeds)
+    assert cell.experiment.seeds is not None  # params.yaml is refused without it
+    return cell.experiment.seeds
 
 
 def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:

@@ -35,6 +35,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """The hyperparameters of each method, apart from the recipe's."""
 WITHOUT_KL = ("deterministic", "mc_dropout", "ensemble")
+"""Methods without a posterior, whose loss has no KL divergence."""
 
 name = checks.matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, - and _")
 

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import mnvi
-from pipeline import params
+from pipeline import files, params
 from pipeline.data import augmentation, known_images
 from pipeline.errors import StudyError
 from pipeline.params import consistency, reading, schema
@@ -248,6 +248,24 @@ def test_hyperparameters_of_the_recipe_reach_the_experiment():
     assert found.hyperparameters["kappa_over_n"] == 2e-7
 
 
+def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = cell("boston-mc_dropout")
+    with pytest.raises(StudyError, match=r"best\.yaml: no such file; .*`python -m pipeline\.tune boston-mc_dropout`"):
+        before.tuned()
+    files.write_yaml(before.tune / "best.yaml", {"hyperparameters": {"dropout": 0.3, "batch_size": 7}})
+    assert before.tuned() == before.with_hyperparameters({"dropout": 0.3, "batch_size": 7})
+
+
+def test_every_method_either_has_a_kl_or_is_known_not_to():
+    for name in mnvi.methods.NAMES:
+        dropout = 0.1 * (name == "mc_dropout")
+        net = mnvi.methods.build(name, lambda dropout=dropout: mnvi.models.mlp(3, dropout=dropout))
+        objective = mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=2))
+        kl = float(objective(torch.zeros(2, 3), torch.zeros(2)).kl.detach())
+        assert (kl == 0) == (name in schema.WITHOUT_KL), name
+
+
 def test_the_grid_is_every_combination():
     points = cell("lenet-mnist-mnvi").grid_points()
     assert len(points) == 16 and len({tuple(point.items()) for point in points}) == 16
@@ -276,6 +294,12 @@ def test_fewer_epochs_keep_the_shape_of_the_schedule():
 def test_limits_never_add_runs():
     raw = changed("study/limits/regression/runs", 100)
     assert reading.read(raw).experiments["boston"].runs == 20
+
+
+@pytest.mark.parametrize(("limit", "seeds"), [(None, 4), (3, 3), (9, 4)])
+def test_limits_take_seeds_away_only(limit, seeds):
+    raw = changed("study/limits/classification/seeds", limit)
+    assert reading.read(raw).experiments["lenet-mnist"].seeds == seeds
 
 
 @pytest.mark.parametrize(
