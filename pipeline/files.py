@@ -90,6 +90,8 @@ def read_text(path: str | Path, made_by: str) -> str:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise StudyError(f"{path}: no such file; it is made by `{made_by}`") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read ({error}); delete it and run `{made_by}` again") from error
 
 
 def read_json(path: str | Path, made_by: str) -> Any:
@@ -102,7 +104,7 @@ def read_json(path: str | Path, made_by: str) -> Any:
 def read_yaml(path: str | Path, made_by: str) -> Any:
     try:
         return yaml.safe_load(read_text(path, made_by))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that there is not is the latter
         raise StudyError(f"{path}: not YAML ({error}); delete it and run `{made_by}` again") from error
 
 

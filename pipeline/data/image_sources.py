@@ -24,8 +24,6 @@ Contents = dict[str, bytes]
 
 def find(name: str, cache: Path) -> tuple[Contents, str]:
     """The official files of the image set ``name``, and where they came from."""
-    if name not in IMAGES:
-        raise StudyError(f"datasets.{name}: no image set of that name is known; there are {', '.join(IMAGES)}")
     known = IMAGES[name]
 
     def held(where: Held) -> Source[Contents]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.summaries import read_array, read_summary
+from pipeline.data.summaries import read_array, read_pixels, read_summary
 from pipeline.errors import StudyError
 
 PARTS = ("train", "validation", "test")
@@ -32,7 +32,9 @@ class ImageSet:
         self.labels: Tensor = torch.from_numpy(labels[rows])
         if self.ragged:
             self._layout = read_array(folder / f"{stored}_layout.npy")
-            self._pixels = np.memmap(folder / f"{stored}_pixels.bin", np.uint8, mode="r")
+            offset, height, width = self._layout.T
+            end = int((offset + 3 * height * width).max(initial=0))
+            self._pixels = read_pixels(folder / f"{stored}_pixels.bin", end)
         else:
             self._images = read_array(folder / f"{stored}_images.npy", mmap_mode="r")
 

@@ -32,10 +32,25 @@ def read_array(path: Path, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
-        raise StudyError(
-            f"{path}: cannot be read ({error}); make it anew with `python -m pipeline.prepare {path.parent.name}`"
-        ) from error
+        raise _unreadable(path, error) from error
     return array
+
+
+def read_pixels(path: Path, length: int) -> np.ndarray:
+    """A file of at least so many bytes, memory-mapped."""
+    try:
+        pixels = np.memmap(path, np.uint8, mode="r")
+        if len(pixels) < length:
+            raise ValueError(f"it has {len(pixels)} bytes of {length}")
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    return pixels
+
+
+def _unreadable(path: Path, error: Exception) -> StudyError:
+    return StudyError(
+        f"{path}: cannot be read ({error}); make it anew with `python -m pipeline.prepare {path.parent.name}`"
+    )
 
 
 def _summary(folder: Path) -> dict[str, Any]:

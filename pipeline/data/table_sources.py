@@ -36,8 +36,7 @@ def find(dataset: Dataset, cache: Path) -> tuple[RawTable, str]:
     if dataset.file is not None:
         return _csv(dataset, _existing(dataset, "file", dataset.file)), dataset.file
     folder = dataset.folder
-    if folder is None:
-        raise StudyError(f"datasets.{dataset.name}: needs `folder` or `file`")
+    assert folder is not None  # params.yaml is refused without one of the two
     if any(mark in folder for mark in "/\\~"):
         return _layout(dataset, _existing(dataset, "folder", folder)), folder
     sources = [Source(f"the mirror ({MIRROR})", lambda: _layout(dataset, in_mirror(f"uci/{folder}")))]
@@ -136,8 +135,6 @@ def _split(folder: Path, k: int, rows: int) -> list[int]:
 
 
 def _csv(dataset: Dataset, file: Path) -> RawTable:
-    if dataset.splits == "standard" or dataset.target is None:
-        raise StudyError(f"datasets.{dataset.name}: a `file` needs a `target` column and `splits: kfold`")
     heading, values = parsing.separated(_checked_content(dataset, file), str(file))
     target = _target(dataset, file, heading, values.shape[1])
     features = [column for column in range(values.shape[1]) if column != target]

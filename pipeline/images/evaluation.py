@@ -17,11 +17,11 @@ from pipeline.data import ImageSet, load_images
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import networks
+from pipeline.images.batches import Transform
 from pipeline.images.curves import BINS, curves
 from pipeline.images.job import Job
 from pipeline.images.pictures import extremes
 from pipeline.images.predictions import Predictions, milliseconds, predict
-from pipeline.images.training import chosen
 from pipeline.params import Cell
 
 REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
@@ -30,7 +30,7 @@ REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
 def run(cell: Cell) -> None:
     made_by = f"python -m pipeline.train {cell.name}"
     training = files.read_json(cell.model / "training.json", made_by)
-    cell, state = chosen(cell), cell.state("evaluate")
+    cell, state = cell.tuned(), cell.state("evaluate")
     others = _others(cell)
     with tracking.run(cell, "evaluate", state=state) as tracked:
         tracked.dataset(jobs.summary(cell), context="test")
@@ -94,16 +94,17 @@ class Seed:
         net.load_state_dict(files.read_tensors(self.weights, self.made_by))
         net = net.to(self.device).eval()
         transform = jobs.transform(self.cell, training=False)
+        test = load_images(self.cell.data, "test")
+        from_elsewhere = jobs.transform_foreign(self.cell, test.take(torch.tensor([0]))[0])
 
-        def predictions(images: ImageSet) -> dict[str, torch.Tensor]:
+        def predictions(images: ImageSet, transform: Transform) -> dict[str, torch.Tensor]:
             most = self.cell.study.classification.test_examples
             rows = torch.arange(min(most or len(images), len(images)))
             return predict(net, images, rows, transform, self.device, self.seed).tensors()
 
-        test = load_images(self.cell.data, "test")
         return {
-            "test": predictions(test),
-            "others": {name: predictions(images) for name, images in others.items()},
+            "test": predictions(test, transform),
+            "others": {name: predictions(images, from_elsewhere) for name, images in others.items()},
             "milliseconds": milliseconds(net, test, transform, self.device),
             "parameters": networks.num_parameters(net),
             "seconds": time.monotonic() - began,

@@ -19,8 +19,7 @@ import mnvi
 from pipeline import blobs, files, storage
 from pipeline.blobs import Contents
 from pipeline.data import augmentation, load_images
-from pipeline.errors import StudyError
-from pipeline.images import networks
+from pipeline.images import foreign, networks
 from pipeline.images.batches import Transform
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -108,10 +107,15 @@ def steps(job: Job) -> int:
 
 def transform(cell: Cell, *, training: bool) -> Transform:
     recipe = cell.experiment
-    if recipe.normalisation is None:
-        names = ", ".join(augmentation.NORMALISATIONS)
-        raise StudyError(f"experiments.{recipe.name}.normalisation: is missing; expected one of {names}")
+    assert recipe.normalisation is not None  # params.yaml is refused without it
     return augmentation.transform(recipe.augmentation or "none", recipe.normalisation, training)
+
+
+def transform_foreign(cell: Cell, own: Tensor) -> Transform:
+    """Of images from elsewhere, for evaluation; ``own`` is one of the cell's images as they are stored."""
+    evaluation = transform(cell, training=False)
+    cropped = augmentation.AUGMENTATIONS[cell.experiment.augmentation or "none"].crop is not None
+    return lambda batch, generator: evaluation(foreign.fitted(batch, own, cropped), generator)
 
 
 def example(job: Job) -> Tensor:

@@ -25,8 +25,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
 import mnvi
+from mnvi.likelihoods import Output
 from pipeline.data import ImageSet, load_images
-from pipeline.errors import Diverged, StudyError
+from pipeline.errors import Diverged
 from pipeline.images import job as jobs
 from pipeline.images import networks
 from pipeline.images.batches import Batches, Part, in_order
@@ -165,7 +166,7 @@ class Loop:
         nll /= self.group.size
         loss = nll + self.kappa_over_n * kl
         if not math.isfinite(loss):
-            raise Diverged(self._diverged(loss))
+            raise Diverged(self._diverged(f"the loss became {loss} in epoch {at.epoch + 1}, step {at.step + 1}"))
         self._update()
         at.sums = [total + new for total, new in zip(at.sums, (loss, nll, kl), strict=True)]
         return True
@@ -199,15 +200,23 @@ class Loop:
         self.group.copy_buffers(self.objective)
         self.objective.eval()
         torch.manual_seed(derived_seed(self.job.seed, "validation", self.group.rank))
-        totals = torch.zeros(2, dtype=torch.float64, device=self.group.device)
+        totals = torch.zeros(3, dtype=torch.float64, device=self.group.device)  # nll, wrong, batches without an answer
         count = min(self.job.limits.validation_examples or len(self.validation), len(self.validation))
         rows = self.group.share(torch.arange(count))
         transform = jobs.transform(self.job.cell, training=False)
         for images, labels, _ in in_order(self.validation, rows, transform, self.group.device):
-            prediction = self.likelihood.predictive(self.objective.net(images))
+            out = self.objective.net(images)
+            if not _finite(out):
+                totals[2] += 1
+                continue
+            prediction = self.likelihood.predictive(out)
             totals[0] -= prediction.log_prob(labels).double().sum()
             totals[1] += (prediction.probs.argmax(-1) != labels).sum()
-        nll, error = (self.group.sum(totals) / count).tolist()
+        nll, error, unanswered = (self.group.sum(totals) / count).tolist()
+        if unanswered:  # the last step of an epoch has no loss after it; the others' workers have to know, too
+            raise Diverged(
+                self._diverged(f"outputs for validation images are no finite numbers after epoch {self.at.epoch + 1}")
+            )
         return nll, error
 
     def _keep_best(self, score: float | None) -> None:
@@ -218,13 +227,13 @@ class Loop:
             weights = self.objective.net.state_dict()
             at.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
 
-    def _diverged(self, loss: float) -> str:
+    def _diverged(self, what: str) -> str:
         saved = self.checkpoints.paths()
         last = f"the last good checkpoint is {saved[0]}" if saved else "there is no checkpoint yet"
         name = self.recipe.name
         return (
-            f"{self.job.cell.name}, seed {self.job.seed}: the loss became {loss} in epoch {self.at.epoch + 1}, step "
-            f"{self.at.step + 1}; {last}. Lower experiments.{name}.learning_rate or experiments.{name}.clip"
+            f"{self.job.cell.name}, seed {self.job.seed}: {what}; {last}. Lower experiments.{name}.learning_rate or "
+            f"experiments.{name}.clip"
         )
 
     def _save_now_and_then(self) -> None:
@@ -261,10 +270,16 @@ class Loop:
         self._saved = time.monotonic(), self.at.step
 
 
+def _finite(out: Output) -> bool:
+    if isinstance(out, mnvi.Gaussian | mnvi.JointGaussian):
+        parts = [out.mean, out.var]
+    else:
+        parts = [out.values if isinstance(out, mnvi.Samples) else out]
+    return all(bool(part.isfinite().all()) for part in parts)
+
+
 def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
     recipe, decay = job.cell.experiment, networks.weight_decay(job.cell)
-    if recipe.optimizer == "amsgrad":
-        return torch.optim.Adam(objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=True)
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             objective.parameters(),
@@ -273,6 +288,5 @@ def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
             weight_decay=decay,
             nesterov=recipe.nesterov,
         )
-    raise StudyError(
-        f"experiments.{recipe.name}.optimizer: {recipe.optimizer!r} is not one for images; expected amsgrad or sgd"
-    )
+    largest = recipe.optimizer == "amsgrad"
+    return torch.optim.Adam(objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=largest)

@@ -8,11 +8,10 @@ import torch
 from torch import nn
 
 import mnvi
-from pipeline.errors import StudyError
 from pipeline.params import Cell
+from pipeline.params.schema import WITHOUT_KL
 
 LOGIT_SAMPLES = 64
-WITHOUT_POSTERIOR = ("deterministic", "mc_dropout", "ensemble")
 
 
 def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) -> mnvi.Objective:
@@ -32,20 +31,14 @@ def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) 
 
 def kappa_over_n(cell: Cell) -> float:
     """Weight of the KL divergence in the loss per example; 0 where there is no posterior."""
-    if cell.method in WITHOUT_POSTERIOR:
+    if cell.method in WITHOUT_KL:
         return 0.0
-    try:
-        return float(cell.hyperparameters["kappa_over_n"])
-    except KeyError as error:
-        raise StudyError(
-            f"experiments.{cell.experiment.name}.methods.{cell.method}.hyperparameters: kappa_over_n is missing; "
-            "give the weight of the KL divergence per training example, such as 2.0e-7"
-        ) from error
+    return float(cell.hyperparameters["kappa_over_n"])
 
 
 def weight_decay(cell: Cell) -> float:
     """The recipe's, unless a KL divergence takes its place."""
-    if cell.method in WITHOUT_POSTERIOR or "weight_decay" in cell.hyperparameters:
+    if cell.method in WITHOUT_KL or "weight_decay" in cell.hyperparameters:
         return cell.experiment.weight_decay
     return 0.0
 
@@ -56,16 +49,10 @@ def num_parameters(net: nn.Module) -> int:
 
 def _network(cell: Cell, classes: int, channels: int) -> Callable[[], nn.Module]:
     dropout = float(cell.hyperparameters.get("dropout", 0.0))
-    name, stem = cell.experiment.network, cell.experiment.stem or "cifar"
-    if name == "lenet":
+    if cell.experiment.network == "lenet":
         return lambda: mnvi.models.lenet(classes, channels, dropout)
-    if name == "all_cnn":
+    if cell.experiment.network == "all_cnn":
         return lambda: mnvi.models.all_cnn(classes, channels, dropout)
-    if name == "resnet18" and stem == "imagenet":
+    if cell.experiment.stem == "imagenet":
         return lambda: mnvi.models.resnet18(classes, "imagenet", channels, dropout)
-    if name == "resnet18" and stem == "cifar":
-        return lambda: mnvi.models.resnet18(classes, "cifar", channels, dropout)
-    raise StudyError(
-        f"experiments.{cell.experiment.name}: network {name!r} with stem {stem!r} is not an image network; expected "
-        "lenet, all_cnn, or resnet18 with stem cifar or imagenet"
-    )
+    return lambda: mnvi.models.resnet18(classes, "cifar", channels, dropout)

@@ -21,7 +21,7 @@ POLL = 1.0  # seconds between two looks at the seeds, at least
 
 
 def run(cell: Cell) -> None:
-    cell = chosen(cell)
+    cell = cell.tuned()
     state = jobs.state_folder(cell, "train")
     data = jobs.data_of(cell)
     seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
@@ -36,15 +36,9 @@ def run(cell: Cell) -> None:
         parent.artifact(cell.model / "training.json")
 
 
-def chosen(cell: Cell) -> Cell:
-    """The cell with the hyperparameters that tuning chose."""
-    best = files.read_yaml(cell.tune / "best.yaml", made_by=f"python -m pipeline.tune {cell.name}")
-    return cell.with_hyperparameters(best["hyperparameters"])
-
-
 def number_of_seeds(cell: Cell) -> int:
-    seeds = cell.experiment.seeds or 1
-    return min(seeds, cell.study.classification.seeds or seeds)
+    assert cell.experiment.seeds is not None  # params.yaml is refused without it
+    return cell.experiment.seeds
 
 
 def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
@@ -150,7 +144,8 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
 
 def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
     done = _kept_here(job) / "model-logged.json"
-    if done.exists():
+    # Where checkpoints are in storage, this file outlives them, and may be of a training with other settings.
+    if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job):
         return
     net = jobs.objective(job).net.eval()
     net.load_state_dict(position["best_weights"])
@@ -159,4 +154,8 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
         _track(position["history"], child)
         inputs = augmentation.in_pixels(str(job.cell.experiment.normalisation))
         tracking.model(child, net, job.cell, jobs.example(job), inputs=inputs, objective=score, step=epoch)
-    files.write_json(done, {"fingerprint": job.fingerprint})
+    files.write_json(done, _mark(job))
+
+
+def _mark(job: Job) -> dict[str, str]:
+    return {"fingerprint": job.fingerprint}

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline import files
 from pipeline.params import code
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
 
@@ -92,6 +93,11 @@ class Cell:
         """The cell with these hyperparameters in place of its own of the same name."""
         merged = {**self.hyperparameters, **hyperparameters}
         return replace(self, hyperparameters=merged, experiment=self.experiment.with_recipe(merged))
+
+    def tuned(self) -> Cell:
+        """The cell with the hyperparameters that tuning chose."""
+        best = files.read_yaml(self.tune / "best.yaml", made_by=f"python -m pipeline.tune {self.name}")
+        return self.with_hyperparameters(best["hyperparameters"])
 
     def grid_points(self) -> list[dict[str, Any]]:
         """Every combination of the grid; a single empty one if there is no grid."""

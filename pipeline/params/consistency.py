@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 from pipeline.errors import StudyError
+from pipeline.params import schema
 from pipeline.params.checks import unknown
-from pipeline.params.settings import Dataset, Experiment, Method, Study
+from pipeline.params.settings import Dataset, Experiment, Study
+
+
+def check_dataset(dataset: Dataset) -> None:
+    path = f"datasets.{dataset.name}"
+    if dataset.kind == "images" and dataset.name not in schema.IMAGES:
+        raise unknown(path, dataset.name, schema.IMAGES, "an image set that is known by name")
+    if dataset.splits == "kfold" and dataset.folds is None:
+        raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
+    if dataset.kind == "table" and (dataset.folder is None) == (dataset.file is None):
+        raise StudyError(
+            f"{path}: needs folder, in the layout of the standard splits, or file, a CSV file; write one of the two"
+        )
+    if dataset.file is not None and dataset.splits == "standard":
+        raise StudyError(f"{path}.splits: 'standard' needs a folder with index files; with file write splits: kfold")
+    if dataset.file is not None and dataset.target is None:
+        raise StudyError(f"{path}.target: is missing, but file needs it; name the column, or count it from 0")
 
 
 def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> None:
@@ -22,10 +39,41 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
         raise StudyError(
             f"{path}.methods.dvi: full covariances need the network mlp, not {experiment.network}; take ddvi"
         )
+    if experiment.kind == "classification":
+        _check_images(path, experiment, datasets[experiment.data])
     for name, method in experiment.methods.items():
+        for key, fallback in _needed(experiment.kind, name).items():
+            if key not in method.hyperparameters:
+                raise StudyError(
+                    f"{path}.methods.{name}.hyperparameters.{key}: is missing, but {name} needs it; add e.g. "
+                    f"{key}: {fallback}"
+                )
         for key, values in method.grid.items():
             if not values:
                 raise StudyError(f"{path}.methods.{name}.grid.{key}: is empty; list some values or leave the key out")
+
+
+def _needed(kind: str, method: str) -> dict[str, str]:
+    """Hyperparameters that nothing else stands in for, each with a usual value."""
+    if method == "mc_dropout":
+        return {"dropout": "0.1"}
+    return {"kappa_over_n": "2.0e-7"} if kind == "classification" and method not in schema.WITHOUT_KL else {}
+
+
+def _check_images(path: str, experiment: Experiment, dataset: Dataset) -> None:
+    channels, size = schema.IMAGES[dataset.name] if dataset.kind == "images" else (3, dataset.size)
+    wanted = schema.NORMALISATIONS[str(experiment.normalisation)]
+    if wanted != channels:
+        fitting = [name for name, given in schema.NORMALISATIONS.items() if given == channels]
+        raise StudyError(
+            f"{path}.normalisation: {experiment.normalisation!r} is for {wanted} channels, but the images of "
+            f"datasets.{dataset.name} have {channels}; take {' or '.join(fitting)}"
+        )
+    if experiment.network == "lenet" and size != schema.LENET_SIZE:
+        raise StudyError(
+            f"{path}.network: 'lenet' is for images of {schema.LENET_SIZE} x {schema.LENET_SIZE} pixels, but those of "
+            f"datasets.{dataset.name} have {size}; take all_cnn or resnet18"
+        )
 
 
 def _check_data(path: str, experiment: Experiment, datasets: dict[str, Dataset]) -> None:
@@ -47,17 +95,25 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
     for name, cell in study.cells.items():
         _check_cell(f"study.cells.{name}", cell, study, experiments)
     for name in study.search:
-        if name in study.cells and not _method(study, name, experiments).grid:
-            where = study.cells[name]
-            raise StudyError(
-                f"study.search: {name!r} has no experiments.{where['experiment']}.methods.{where['method']}.grid; "
-                "write one, or leave the cell out of study.search"
-            )
+        if name in study.cells:
+            _check_searched(name, study.cells[name], datasets, experiments)
 
 
-def _method(study: Study, cell: str, experiments: dict[str, Experiment]) -> Method:
-    where = study.cells[cell]
-    return experiments[where["experiment"]].methods[where["method"]]
+def _check_searched(
+    name: str, cell: dict[str, str], datasets: dict[str, Dataset], experiments: dict[str, Experiment]
+) -> None:
+    experiment = experiments[cell["experiment"]]
+    if not experiment.methods[cell["method"]].grid:
+        raise StudyError(
+            f"study.search: {name!r} has no experiments.{experiment.name}.methods.{cell['method']}.grid; "
+            "write one, or leave the cell out of study.search"
+        )
+    # Tables are searched by rows that the search itself holds out.
+    if experiment.kind == "classification" and datasets[experiment.data].validation is None:
+        raise StudyError(
+            f"datasets.{experiment.data}.validation: is missing, but study.search has {name!r}, which is judged by "
+            "images held out from training; add e.g. validation: 5000, or leave the cell out of study.search"
+        )
 
 
 def _check_cell(path: str, cell: dict[str, str], study: Study, experiments: dict[str, Experiment]) -> None:

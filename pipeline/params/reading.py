@@ -72,7 +72,9 @@ def parse(path: str | Path) -> Any:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StudyError("no such file; run this in the project's folder, or name the file by --params") from error
-    except yaml.YAMLError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"cannot be read ({error}); it has to be a text file in UTF-8") from error
+    except (yaml.YAMLError, ValueError) as error:  # a date that there is not is the latter
         raise StudyError(f"not YAML ({error}); mend that line") from error
 
 
@@ -122,8 +124,7 @@ def _dataset(name: str, raw: Any) -> Dataset:
     schema.name(path, name)
     kind = _kind(path, raw, tuple(schema.DATASETS))
     dataset = Dataset(name=name, **section(path, raw, schema.DATASETS[kind], schema.DATASET_REQUIRED[kind]))
-    if dataset.splits == "kfold" and dataset.folds is None:
-        raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
+    consistency.check_dataset(dataset)
     return dataset
 
 
@@ -156,6 +157,8 @@ def _experiment(name: str, raw: Any, preset: str) -> Experiment:
     fields = schema.experiment(kind)
     if preset in presets:
         section(f"{path}.presets.{preset}", presets[preset], fields, ())
+        for where, given in ((path, raw), (f"{path}.presets.{preset}", presets[preset])):
+            _check_methods(f"{where}.methods", given.get("methods", {}))
         raw = _overridden(raw, presets[preset])
     values = section(path, raw, fields, (*schema.EXPERIMENT_REQUIRED, *schema.OF_KIND_REQUIRED[kind]))
     values["methods"] = {
@@ -165,10 +168,16 @@ def _experiment(name: str, raw: Any, preset: str) -> Experiment:
     return Experiment(name=name, planned_epochs=values["epochs"], **values)
 
 
+def _check_methods(path: str, raw: Any) -> None:
+    """That there are sections to merge, whatever is in them."""
+    for name, parts in mapping(path, raw).items():
+        section(f"{path}.{name}", parts, schema.METHOD, ())
+
+
 def _overridden(raw: dict[str, Any], preset: dict[str, Any]) -> dict[str, Any]:
     """A preset replaces keys of the recipe, and single hyperparameters of methods."""
     merged = {**raw, **preset}
-    if isinstance(raw.get("methods"), dict):
+    if "methods" in raw:
         merged["methods"] = dict(raw["methods"])
         for method, changes in preset.get("methods", {}).items():
             before = raw["methods"].get(method, {})

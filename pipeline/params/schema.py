@@ -15,7 +15,11 @@ PRESETS = ("release", "paper")
 NETWORKS = {"regression": ("mlp",), "classification": ("lenet", "all_cnn", "resnet18")}
 OPTIMIZERS = {"regression": ("sgd", "adam"), "classification": ("sgd", "adam", "amsgrad")}
 AUGMENTATIONS = ("none", "cifar-paper", "cifar-release", "imagenet-paper", "imagenet-release")
-NORMALISATIONS = ("mnist", "cifar10", "cifar100", "imagenet")
+NORMALISATIONS = {"mnist": 1, "cifar10": 3, "cifar100": 3, "imagenet": 3}
+"""Channels of the images that each is for."""
+IMAGES = {"mnist": (1, 28), "fashion_mnist": (1, 28), "notmnist": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
+"""The image sets that are known by name: channels, and pixels of a side."""
+LENET_SIZE = 28  # pixels of a side; its first linear layer fits no other
 
 SAMPLED = ("num_samples", "train_samples")
 METHODS: dict[str, tuple[str, ...]] = {
@@ -31,6 +35,7 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """The hyperparameters of each method, apart from the recipe's."""
 WITHOUT_KL = ("deterministic", "mc_dropout", "ensemble")
+"""Methods without a posterior, whose loss has no KL divergence."""
 
 name = checks.matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, - and _")
 
@@ -61,7 +66,7 @@ HYPERPARAMETERS: dict[str, Check] = {
     "num_samples": integer(1),
     "train_samples": integer(1),
     "num_members": integer(1),
-    "dropout": number(least=0, below=1),
+    "dropout": number(above=0, below=1),
     "kappa_over_n": number(least=0),
     **RECIPE,
 }

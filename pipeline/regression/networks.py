@@ -12,10 +12,10 @@ from torch import Tensor
 import mnvi
 from mnvi import replicas
 from pipeline.params import Cell
+from pipeline.params.schema import WITHOUT_KL
 from pipeline.regression.folds import Fold, seed
 
 SAMPLING = ("mc_mfvi", "mc_dropout")
-NOT_BAYESIAN = ("deterministic", "mc_dropout", "ensemble")
 # What sampling methods predict with unless their hyperparameters say otherwise; passes at once bound the memory.
 PREDICTION = {"num_samples": 100, "chunk": 20}
 
@@ -72,7 +72,7 @@ def builder(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold]) -> C
         method, arguments = _method(cell, networks[k])
         dropout = cell.hyperparameters.get("dropout", 0.0)
         net = mnvi.methods.build(method, lambda: mnvi.models.mlp(fold.x.shape[1], hidden, dropout=dropout), **arguments)
-        kappa = 0.0 if cell.method in NOT_BAYESIAN else mnvi.StepSchedule(cell.experiment.kappa)
+        kappa = 0.0 if cell.method in WITHOUT_KL else mnvi.StepSchedule(cell.experiment.kappa)
         return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=len(fold.y), kappa=kappa))
 
     return build

@@ -21,7 +21,7 @@ EVERY = 10  # epochs between two points of the loss that is kept
 
 
 def run(cell: Cell) -> None:
-    cell = chosen(cell)
+    cell = cell.tuned()
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests)
     runs = number_of_runs(cell)
@@ -60,12 +60,6 @@ def run(cell: Cell) -> None:
             tracked.metrics({"loss": point["loss"]}, step=int(point["epoch"]))
         tracked.artifact(cell.model / "training.json")
         _log_model(cell, trained, parts[0], torch.as_tensor(table.x), tracked)
-
-
-def chosen(cell: Cell) -> Cell:
-    """The cell with the hyperparameters that tuning chose."""
-    best = files.read_yaml(cell.tune / "best.yaml", made_by=f"python -m pipeline.tune {cell.name}")
-    return cell.with_hyperparameters(best["hyperparameters"])
 
 
 def number_of_runs(cell: Cell) -> int:

@@ -60,7 +60,7 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
 
     Args:
         experiment: keys of the experiment.
-        changes: `study`, `resources` and `limits`, dictionaries that change these sections.
+        changes: `study`, `resources`, `limits` and `datasets`, dictionaries that change these sections.
     """
     for seed, name in enumerate(("mnist", "fashion_mnist")):
         if not (Path("data") / name).exists():
@@ -93,7 +93,10 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
             **changes.get("study", {}),
         },
         "resources": {**resources, **changes.get("resources", {})},
-        "datasets": {name: {"kind": "images", "validation": 8} for name in ("mnist", "fashion_mnist")},
+        "datasets": {
+            **{name: {"kind": "images", "validation": 8} for name in ("mnist", "fashion_mnist")},
+            **changes.get("datasets", {}),
+        },
         "experiments": {
             "lenet-mnist": {
                 "kind": "classification",

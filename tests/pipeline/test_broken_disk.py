@@ -28,7 +28,7 @@ from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import search as image_search
 from pipeline.images import workers
-from pipeline.regression import folds, networks, search, training
+from pipeline.regression import folds, networks, search
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +167,7 @@ def test_a_search_ends_with_what_it_would_have_found_undisturbed(walk: Walk) -> 
 
 
 def test_training_ends_with_the_weights_it_would_have_had_undisturbed(walk: Walk) -> None:
-    cell = training.chosen(params.load().cell(CELL))
+    cell = params.load().cell(CELL).tuned()
     table, tests = folds.load(cell)
     found = files.read_tensors(cell.model / "replicas.pt", "train")["state"]
     undisturbed = networks.train(cell, networks.plan(cell, 2, 2), folds.test_folds(table, tests)).state

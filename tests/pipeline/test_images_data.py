@@ -136,11 +136,6 @@ def test_a_set_for_testing_only(tmp_path: Path, tiny: Path, monkeypatch: pytest.
         load_images("data/ood", "train")
 
 
-def test_an_unknown_image_set() -> None:
-    with pytest.raises(StudyError, match="there are mnist, fashion_mnist"):
-        find_images(Dataset(name="mnits", kind="images"))
-
-
 def cifar(count: int, label_bytes: int, seed: int) -> tuple[bytes, np.ndarray, np.ndarray]:
     draw = np.random.RandomState(seed)
     records = draw.randint(256, size=(count, label_bytes + 3072)).astype(np.uint8)
@@ -233,6 +228,19 @@ def test_photographs_are_stored_as_torchvision_would_load_them(photos: Dataset) 
     train, validation = load_images("data/p", "train"), load_images("data/p", "validation")
     assert (len(train), len(validation)) == (9, 3)
     assert not Path("work/prepare/p/train").exists()
+
+
+@pytest.mark.parametrize("bytes_left", (-1, 0, None))
+def test_pixels_that_are_cut_off_or_gone_are_named(photos: Dataset, bytes_left: int | None) -> None:
+    prepare(photos, "stop")
+    path = Path("data/p/test_pixels.bin")
+    content = path.read_bytes()
+    path.unlink()
+    if bytes_left is not None:
+        path.write_bytes(content[:bytes_left])
+    with pytest.raises(StudyError, match=r"test_pixels\.bin: cannot be read .*`python -m pipeline\.prepare p`"):
+        load_images("data/p", "test")
+    assert len(load_images("data/p", "train"))
 
 
 def test_a_folder_for_testing_only(photos: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 from image_study import make_cell, make_job
+from PIL import Image
 from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
 
 import mnvi
-from pipeline import files
+from pipeline import files, params
 from pipeline.images import evaluation, networks
 from pipeline.images import job as jobs
 from pipeline.images.predictions import sampled_probabilities
 from pipeline.params import Cell
+from pipeline.prepare import prepare
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +86,33 @@ def test_scores_are_those_of_a_direct_computation() -> None:
     assert scores["complete"] and scores["runs"] == 2 and scores["missing"] is None
     flat = read(cell, "metrics.json")
     assert flat["nll"] == found["nll"]["mean"] and flat["nll_std"] == found["nll"]["std"]
+
+
+def save_pictures(folder: Path, images: Iterable[np.ndarray]) -> None:
+    (folder / "some").mkdir(parents=True)
+    for row, image in enumerate(images):
+        Image.fromarray(image).save(folder / "some" / f"{row:03}.png")
+
+
+def test_any_folder_of_pictures_serves_as_images_from_elsewhere() -> None:
+    names = ["fashion_mnist", "drawings", "photographs"]
+    cell = trained(
+        "deterministic",
+        seeds=1,
+        experiment={"ood": names},
+        study={"data": ["mnist", *names]},
+        datasets={name: {"kind": "folder", "test": f"raw/{name}", "size": 28} for name in names[1:]},
+    )
+    save_pictures(Path("raw/drawings"), np.load("data/fashion_mnist/test_images.npy")[:, 0])
+    sizes = ((40, 30), (28, 70), (90, 28))
+    numbers = np.random.default_rng(0)
+    save_pictures(Path("raw/photographs"), [numbers.integers(0, 256, (*size, 3), np.uint8) for size in sizes])
+    for name in names[1:]:
+        prepare(params.load().datasets[name], "stop")
+    evaluation.run(cell)
+    found = read(cell, "metrics.json")
+    assert found["auroc_drawings"] == found["auroc_fashion_mnist"]  # the same images, which `prepare` stores in colour
+    assert 0 <= found["auroc_photographs"] <= 1
 
 
 def test_a_network_without_uncertainty_about_itself_has_no_epistemic_auroc() -> None:

@@ -15,13 +15,14 @@ from torch.multiprocessing.spawn import spawn
 
 import mnvi
 from pipeline.data import load_images
-from pipeline.errors import StudyError
+from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
 from pipeline.images import loop
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.images.loop import Loop, Position
+from pipeline.params import schema
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +145,38 @@ def test_a_diverging_loss_names_epoch_step_and_last_good_checkpoint() -> None:
     assert all(bool(value.isfinite().all()) for value in weights.values())
 
 
+ONE_WILD_STEP: dict[str, Any] = {
+    "experiment": {"optimizer": "sgd", "learning_rate": 1e30, "clip": None},
+    "limits": {"steps_per_epoch": 1},
+}
+NO_ANSWER = "outputs for validation images are no finite numbers after epoch 1; there is no checkpoint yet"
+
+
+@pytest.mark.parametrize("method", ("deterministic", "mnvi", "mc_dropout"))
+def test_divergence_in_the_last_step_of_an_epoch_is_found_in_validation(method: str) -> None:
+    with pytest.raises(Diverged, match=NO_ANSWER):
+        run(make_job(make_cell(method, **ONE_WILD_STEP)))
+
+
+def diverge_together(rank: int, job: Job, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        train_without_noise(job, Group.joined(torch.device("cpu")))
+    except Diverged as error:
+        (Path(folder) / f"rank-{rank}").write_text(str(error))
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_every_worker_says_so_even_if_only_one_saw_it(tmp_path: Path) -> None:
+    # One validation image is the first worker's; the other has none.
+    limits = {**ONE_WILD_STEP["limits"], "validation_examples": 1}
+    job = make_job(make_cell("deterministic", experiment=ONE_WILD_STEP["experiment"], limits=limits))
+    spawn(diverge_together, (job, str(tmp_path)), nprocs=2)
+    assert all(NO_ANSWER in (tmp_path / f"rank-{rank}").read_text() for rank in range(2))
+
+
 def test_patience_ends_training_early_and_the_best_weights_are_kept() -> None:
     cell = make_cell("deterministic", experiment={"epochs": 9, "patience": 1, "learning_rate": 0.02, "milestones": []})
     found = run(make_job(cell))
@@ -170,21 +203,21 @@ def test_weight_decay_gives_way_to_the_kl() -> None:
     assert (decay("mnvi"), decay("deterministic")) == (0.0, 0.1)
 
 
+@pytest.mark.parametrize("optimizer", schema.OPTIMIZERS["classification"])
+def test_every_optimiser_that_settings_allow_trains(optimizer: str) -> None:
+    job = make_job(make_cell("deterministic", experiment={"optimizer": optimizer, "epochs": 2}))
+    history = run(job).history
+    assert history[1]["nll"] < history[0]["nll"]
+    state = Checkpoints(job.state, job.fingerprint).load()
+    assert state is not None
+    assert state["optimizer"]["param_groups"][0].get("amsgrad", None) == {"adam": False, "amsgrad": True}.get(optimizer)
+
+
 @pytest.mark.parametrize("precision", ("bfloat16", "float16"))
 def test_half_precision_trains(precision: str) -> None:
     cell = make_cell("mnvi", experiment={"epochs": 2}, resources={"precision": precision})
     history = run(make_job(cell)).history
     assert history[1]["loss"] < history[0]["loss"]
-
-
-def test_accumulation_changes_nothing_but_memory() -> None:
-    def trained(accumulate: int) -> Position:
-        cell = make_cell("deterministic", resources={"accumulate": accumulate})
-        return run(make_job(cell, f"in-{accumulate}"))
-
-    whole, parts = trained(1), trained(3)
-    for expected, found in zip(whole.history, parts.history, strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
 def sampling_free(job: Job) -> mnvi.Objective:
@@ -201,6 +234,57 @@ def train_without_noise(job: Job, group: Group) -> Position:
     return Loop(job, group, sampling_free(job), training, validation).run(lambda epoch: None, lambda: False)
 
 
+def assert_trained_alike(found: Position, expected: Position) -> None:
+    """Up to the order in which floats were added."""
+    for one, two in zip(expected.history, found.history, strict=True):
+        for figure in ("loss", "nll", "kl", "validation_nll"):
+            assert two[figure] == pytest.approx(one[figure], rel=1e-4), figure
+    for name, value in expected.best_weights.items():
+        torch.testing.assert_close(found.best_weights[name], value, rtol=1e-3, atol=1e-5)
+
+
+# SGD, as Adam makes a large step of a gradient that is only rounding; a large κ makes a KL that counts twice stand out.
+PLAIN = {"optimizer": "sgd", "learning_rate": 1e-2, "momentum": 0.9, "nesterov": True, "clip": None}
+LARGE = {"kappa_over_n": 1e-6}
+
+
+def assert_kl_stands_out(position: Position) -> None:
+    first = position.history[0]
+    assert first["kl"] * LARGE["kappa_over_n"] > 0.1 * first["nll"]
+
+
+@pytest.mark.parametrize("method", ("deterministic", "mnvi"))
+def test_accumulation_changes_nothing_but_memory(method: str) -> None:
+    def trained(accumulate: int) -> Position:
+        cell = make_cell(method, experiment=PLAIN, resources={"accumulate": accumulate})
+        cell = cell.with_hyperparameters(LARGE if method == "mnvi" else {})
+        return train_without_noise(make_job(cell, f"in-{accumulate}"), Group())
+
+    whole, parts = trained(1), trained(3)
+    assert_trained_alike(parts, whole)
+    if method == "mnvi":
+        assert_kl_stands_out(whole)
+
+
+@pytest.mark.slow
+def test_a_compiled_network_trains_as_a_plain_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(compiled: bool) -> Position:
+        cell = make_cell("mnvi", experiment={**PLAIN, "epochs": 2}, resources={"compile": compiled})
+        return train_without_noise(make_job(cell.with_hyperparameters(LARGE), f"compiled-{compiled}"), Group())
+
+    plain = trained(False)
+    asked: list[torch.nn.Module] = []
+
+    def compile_and_say(self: torch.nn.Module) -> None:
+        asked.append(self)
+        torch.nn.Module.compile(self)
+
+    monkeypatch.setattr(mnvi.Objective, "compile", compile_and_say)
+    assert_trained_alike(trained(True), plain)
+    assert asked  # else two plain networks were compared
+    assert_kl_stands_out(plain)
+
+
 def train_together(rank: int, job: Job, meeting: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
@@ -210,21 +294,14 @@ def train_together(rank: int, job: Job, meeting: str) -> None:
 
 @pytest.mark.slow
 def test_two_workers_train_as_one_does(tmp_path: Path) -> None:
-    # 23 images: the last global batch of 7 is shared 4 to 3. A large κ makes a KL that counts twice stand out.
-    experiment = {"optimizer": "sgd", "learning_rate": 1e-2, "momentum": 0.9, "nesterov": True, "clip": None}
-    cell = make_cell("mnvi", experiment=experiment, limits={"train_examples": 23}).with_hyperparameters(
-        {"kappa_over_n": 1e-6}
-    )
+    # 23 images: the last global batch of 7 is shared 4 to 3.
+    cell = make_cell("mnvi", experiment=PLAIN, limits={"train_examples": 23}).with_hyperparameters(LARGE)
     alone = train_without_noise(make_job(cell, "one"), Group())
     job = make_job(cell, "two")
     spawn(train_together, (job, str(tmp_path / "meeting")), nprocs=2)
     state = Checkpoints(job.state, job.fingerprint).load()
     assert state is not None
     together = Position(**state["position"])
-    assert alone.history[0]["kl"] * 1e-6 > 0.1 * alone.history[0]["nll"]
-    for one, two in zip(alone.history, together.history, strict=True):
-        for figure in ("loss", "nll", "kl", "validation_nll"):
-            assert two[figure] == pytest.approx(one[figure], rel=1e-4), figure
-    for name, value in alone.best_weights.items():
-        torch.testing.assert_close(together.best_weights[name], value, rtol=1e-3, atol=1e-5)
+    assert_trained_alike(together, alone)
+    assert_kl_stands_out(alone)
     assert math.isfinite(together.best_score)

@@ -66,11 +66,6 @@ def test_a_seed_gives_the_same_weights_and_disturbs_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_network_that_is_none_for_images_is_named() -> None:
-    with pytest.raises(StudyError, match="network 'mlp'"):
-        built(with_network(make_cell("deterministic"), "mlp"))
-
-
 def test_state_goes_to_the_storage_that_all_machines_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = make_cell()
     assert jobs.state_folder(cell, "train") == cell.state("train").absolute()

@@ -111,15 +111,21 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers", (1, 2))
-def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(cluster: None, num_workers: int) -> None:
+@pytest.mark.parametrize(
+    "num_workers, steps, said", ((1, None, "the loss became"), (2, None, "the loss became"), (1, 1, "outputs for"))
+)
+def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(
+    cluster: None, num_workers: int, steps: int | None, said: str
+) -> None:
     cell = searched([1e30, 1e-3], num_workers, epochs=1)
-    cell = replace(cell, experiment=replace(cell.experiment, optimizer="sgd"))
+    limits = replace(cell.study.classification, steps_per_epoch=steps)
+    recipe = replace(cell.experiment, optimizer="sgd")
+    cell = replace(cell, experiment=recipe, study=replace(cell.study, classification=limits))
     search.run(cell)
     best, trials = results(cell)
     by_rate = {trial["hyperparameters"]["learning_rate"]: trial for trial in trials}
     assert best["hyperparameters"]["learning_rate"] == 1e-3
-    assert by_rate[1e30]["objective"] is None and "the loss became" in by_rate[1e30]["status"]
+    assert by_rate[1e30]["objective"] is None and said in by_rate[1e30]["status"]
     assert_nothing_is_left()
 
 

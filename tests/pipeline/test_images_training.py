@@ -17,6 +17,7 @@ from tracking_cases import best_model
 
 from pipeline import files
 from pipeline.errors import StudyError
+from pipeline.images import job as jobs
 from pipeline.images import search, training, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
@@ -95,6 +96,27 @@ def test_every_seed_is_trained_once_tracked_and_written() -> None:
     assert all(torch.equal(again[name], value) for name, value in written[1].items())
     trained = [path.stat().st_mtime for path in cell.state("train").glob("seed-*/checkpoint-*.pt")]
     assert trained and max(trained) < time.time() - (time.monotonic() - before)
+
+
+@pytest.mark.slow
+def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
+    logged: list[dict[str, torch.Tensor]] = []
+    monkeypatch.setattr(training.tracking, "model", lambda run, net, *rest, **more: logged.append(net.state_dict()))
+
+    def train(learning_rate: float) -> dict[str, torch.Tensor]:
+        experiment = {"epochs": 1, "learning_rate": learning_rate}
+        cell = make_cell("deterministic", experiment=experiment, limits={"seeds": 1})
+        search.run(cell)
+        state = jobs.state_folder(cell, "train") / "seed-0"
+        weights = undisturbed(jobs.make(cell, "train", 0, state, jobs.data_of(cell)))
+        training.run(cell)
+        return weights
+
+    expected = [train(rate) for rate in (1e-3, 1e-3, 1e-2)][1:]
+    assert len(logged) == 2
+    for weights, found in zip(expected, logged, strict=True):
+        assert all(torch.equal(found[name], value) for name, value in weights.items())
 
 
 @pytest.mark.slow

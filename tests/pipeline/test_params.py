@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import mnvi
-from pipeline import params
+from pipeline import files, params
+from pipeline.data import augmentation, known_images
 from pipeline.errors import StudyError
 from pipeline.params import consistency, reading, schema
 
@@ -65,7 +67,15 @@ MISTAKES = {
     f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
     f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
-    f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "at least 0 and below 1"),
+    f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "above 0 and below 1"),
+    f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number and above 0"),
+    f"{LENET}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
+    f"{BOSTON}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
+    f"{LENET}/methods/mnvi/hyperparameters": ({}, "methods.mnvi.hyperparameters.kappa_over_n: is missing, but mnvi"),
+    f"{LENET}/methods/mfvi": ({}, "methods.mfvi.hyperparameters.kappa_over_n: is missing, but mfvi needs it; add e.g."),
+    f"{LENET}/normalisation": ("cifar10", "'cifar10' is for 3 channels, but the images of datasets.mnist have 1; take"),
+    "experiments/resnet18-imagenet/normalisation": ("mnist", "'mnist' is for 1 channels, but the images of datasets."),
+    "experiments/allcnn-cifar10/network": ("lenet", "'lenet' is for images of 28 x 28 pixels, but those of datasets."),
     f"{LENET}/methods/deterministic/hyperparameters": ({"dropout": 0.1}, "'dropout' is not a key of this section"),
     f"{LENET}/methods/mnvi/grid/kappa_over_n": ([], "grid.kappa_over_n: is empty"),
     f"{LENET}/methods/mnvi/grid/prior_variance": ([1.0, 1.0], "grid.prior_variance[1]: 1.0 is in the list already"),
@@ -83,6 +93,21 @@ MISTAKES = {
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
     "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
     "datasets/boston": ({"kind": "table", "folder": "x", "splits": "kfold"}, "datasets.boston.folds: is missing"),
+    "datasets/mine": ({"kind": "table", "splits": "standard"}, "datasets.mine: needs folder, in the layout of"),
+    "datasets/yacht/file": ("yacht.csv", "datasets.yacht: needs folder, in the layout of the standard splits, or file"),
+    "datasets/naval-standard": (
+        {"kind": "table", "file": "naval.csv", "target": 0, "splits": "standard"},
+        "datasets.naval-standard.splits: 'standard' needs a folder with index files; with file write splits: kfold",
+    ),
+    "datasets/kin8": (
+        {"kind": "table", "file": "kin8.csv", "splits": "kfold", "folds": 10},
+        "datasets.kin8.target: is missing, but file needs it; name the column",
+    ),
+    "datasets/mnits": ({"kind": "images"}, "datasets.mnits: 'mnits' is not an image set that is known by name"),
+    "datasets/mnist/validation": (
+        None,
+        "datasets.mnist.validation: is missing, but study.search has 'lenet-mnist-mnvi', which is judged by images",
+    ),
     "datasets/mnist/kind": ("image", "did you mean images?"),
     "datasets/yacht/sha256": ("abc", "is not 64 hexadecimal digits"),
     "experiment": ({}, "did you mean experiments?"),
@@ -119,6 +144,28 @@ def test_nesterov_without_momentum_is_refused():
         reading.read(raw)
 
 
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"mnvi": None}, "experiments.boston.presets.paper.methods.mnvi: None is not a section"),
+        ({"mnvi": {"grid": [1]}}, "experiments.boston.presets.paper.methods.mnvi.grid: [1] is not a section"),
+        ({"mnvi": {"hyperparameters": 3}}, "presets.paper.methods.mnvi.hyperparameters: 3 is not a section"),
+        ([], "experiments.boston.presets.paper.methods: [] is not a section"),
+    ],
+)
+def test_a_malformed_preset_is_named(methods, message):
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading.read(changed(f"{BOSTON}/presets", {"paper": {"methods": methods}}))
+
+
+@pytest.mark.parametrize("hyperparameters", [None, 3])
+def test_a_malformed_method_that_a_preset_changes_is_named(hyperparameters):
+    raw = changed("experiments/resnet18-cifar10/methods/mfvi/hyperparameters", hyperparameters)
+    message = f"experiments.resnet18-cifar10.methods.mfvi.hyperparameters: {hyperparameters} is not a section"
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading._experiment("resnet18-cifar10", raw["experiments"]["resnet18-cifar10"], "paper")
+
+
 def test_a_mistake_in_the_preset_that_is_not_chosen_is_found_too():
     raw = changed(f"{BOSTON}/presets", {"paper": {"milestones": [3, 2]}})
     with pytest.raises(StudyError, match="ascending"):
@@ -131,6 +178,19 @@ def test_a_file_that_holds_no_settings_is_refused_with_its_name(tmp_path, text):
     path.write_text(text)
     with pytest.raises(StudyError, match=re.escape(str(path))):
         params.load(path)
+
+
+@pytest.mark.parametrize("content", [b"study: \xff", b"study: 2001-99-99"], ids=["no text", "no date"])
+def test_a_file_that_cannot_be_read_is_refused_with_its_name(tmp_path, content):
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    with pytest.raises(StudyError, match=re.escape(str(path))):
+        params.load(path)
+
+
+def test_a_folder_in_place_of_the_file_is_named(tmp_path):
+    with pytest.raises(StudyError, match=r"cannot be read \(.*Is a directory"):
+        params.load(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -163,6 +223,14 @@ def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
     ]
 
 
+def test_what_settings_say_about_images_is_true_of_them():
+    assert {name: len(mean) for name, (mean, _) in augmentation.NORMALISATIONS.items()} == schema.NORMALISATIONS
+    shapes = {"idx": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
+    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == schema.IMAGES
+    size = schema.LENET_SIZE
+    assert mnvi.models.lenet()(torch.zeros(1, 1, size, size)).shape == (1, 10)
+
+
 @pytest.mark.parametrize("method", mnvi.methods.NAMES)
 def test_methods_take_the_hyperparameters_that_the_library_takes(method):
     values = {"num_samples": 2, "train_samples": 1, "num_members": 2, "prior_variance": 1.0}
@@ -186,6 +254,24 @@ def test_a_run_shows_recipe_hyperparameters_and_machines():
     assert shown.items() >= {"batch_size": 8, "kappa_over_n": 2e-7, "preset": "release", "weight_decay": 0.0}.items()
     assert shown["resources"]["precision"] == "float32"
     assert "hidden" not in shown and "methods" not in shown
+
+
+def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = cell("boston-mc_dropout")
+    with pytest.raises(StudyError, match=r"best\.yaml: no such file; .*`python -m pipeline\.tune boston-mc_dropout`"):
+        before.tuned()
+    files.write_yaml(before.tune / "best.yaml", {"hyperparameters": {"dropout": 0.3, "batch_size": 7}})
+    assert before.tuned() == before.with_hyperparameters({"dropout": 0.3, "batch_size": 7})
+
+
+def test_every_method_either_has_a_kl_or_is_known_not_to():
+    for name in mnvi.methods.NAMES:
+        dropout = 0.1 * (name == "mc_dropout")
+        net = mnvi.methods.build(name, lambda dropout=dropout: mnvi.models.mlp(3, dropout=dropout))
+        objective = mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=2))
+        kl = float(objective(torch.zeros(2, 3), torch.zeros(2)).kl.detach())
+        assert (kl == 0) == (name in schema.WITHOUT_KL), name
 
 
 def test_the_grid_is_every_combination():
@@ -216,6 +302,12 @@ def test_fewer_epochs_keep_the_shape_of_the_schedule():
 def test_limits_never_add_runs():
     raw = changed("study/limits/regression/runs", 100)
     assert reading.read(raw).experiments["boston"].runs == 20
+
+
+@pytest.mark.parametrize(("limit", "seeds"), [(None, 4), (3, 3), (9, 4)])
+def test_limits_take_seeds_away_only(limit, seeds):
+    raw = changed("study/limits/classification/seeds", limit)
+    assert reading.read(raw).experiments["lenet-mnist"].seeds == seeds
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""Files of a stage that another one reads: what is said when they are damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import files
+from pipeline.errors import StudyError
+
+READERS = [files.read_text, files.read_json, files.read_yaml, files.read_tensors]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("kind", ["no text", "a folder"])
+def test_what_is_no_file_of_its_kind_is_named_with_the_command_that_makes_it(
+    tmp_path: Path, read: Callable[[Path, str], Any], kind: str
+) -> None:
+    path = tmp_path / "best"
+    if kind == "a folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\xff\xfe cut off")
+    said = r"(?s)best: cannot be read .*delete it and run `python -m pipeline\.tune` again"
+    with pytest.raises(StudyError, match=said):
+        read(path, "python -m pipeline.tune")
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_not_there_is_named_with_the_command_that_makes_it(
+    tmp_path: Path, read: Callable[[Path, str], Any]
+) -> None:
+    with pytest.raises(StudyError, match=r"best: no such file; it is made by `python -m pipeline\.tune`"):
+        read(tmp_path / "best", "python -m pipeline.tune")
+
+
+@pytest.mark.parametrize(
+    ("read", "text"), [(files.read_json, '{"a": 1'), (files.read_yaml, "a: ["), (files.read_yaml, "a: 2001-99-99")]
+)
+def test_what_cannot_be_parsed_is_named(tmp_path: Path, read: Callable[[Path, str], Any], text: str) -> None:
+    path = tmp_path / "best"
+    path.write_text(text)
+    with pytest.raises(StudyError, match=r"best: not (JSON|YAML) "):
+        read(path, "python -m pipeline.tune")
