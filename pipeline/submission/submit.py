@@ -92,7 +92,9 @@ def _inputs(cell: Cell, stage: str) -> list[Path]:
 
 
 def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str], package: Package) -> str:
-    depends_on = [cell.fingerprint(stage), cell.experiment.seeds, inputs, package.digest]
+    # A job makes all seeds or runs; the cell's own fingerprint is about the training of each and leaves out how many.
+    how_many = [cell.experiment.seeds, cell.experiment.runs]
+    depends_on = [cell.fingerprint(stage), how_many, inputs, package.digest]
     return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tiny_study
 import yaml
 from image_study import make_cell
 
@@ -13,6 +15,7 @@ from pipeline.errors import StudyError
 from pipeline.params import Cell
 from pipeline.submission import inside
 from pipeline.submission.package import packed
+from pipeline.submission.submit import _fingerprint
 
 
 @pytest.fixture
@@ -43,6 +46,16 @@ def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
         assert not [path for path in files if "__pycache__" in path.parts]
         listed = str(package)
     assert "params.yaml" in listed and listed.endswith("kB")
+
+
+@pytest.mark.parametrize("fewer", [{"recipe": {"runs": 2}}, {"recipe": {"runs": 20}, "limits": {"runs": 2}}])
+def test_a_job_for_fewer_runs_is_another_one(study: Path, fewer: dict[str, Any]) -> None:
+    jobs = []
+    for settings in ({"recipe": {"runs": 20}}, fewer):
+        tiny_study.write_params(Path("params.yaml"), **settings)
+        with packed("params.yaml") as package:
+            jobs.append(_fingerprint(tiny_study.cell("mnvi"), "train", {}, package))
+    assert jobs[0] != jobs[1]
 
 
 @pytest.mark.parametrize(
