@@ -104,21 +104,17 @@ def _address() -> str:
 
 def _client() -> JobSubmissionClient:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
     address = _address()
     try:
         client = JobSubmissionClient(address)
         client.list_jobs()
-    except AuthenticationError as error:
+    except (*follow.trouble(), ValueError) as error:
+        if follow.refused(error):
+            raise follow.refusal(address) from error
         raise StudyError(
-            f"RAY_ADDRESS={address}: the cluster does not let us in; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the "
-            "token that it was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
-        ) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StudyError(
-            f"RAY_ADDRESS={address}: no job server of Ray answers there ({str(error).splitlines()[0]}); start one with "
+            f"RAY_ADDRESS={address}: no job server of Ray answers there ({follow.brief(error)}); start one with "
             "`ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this machine alone"
         ) from error
     return client
@@ -155,12 +151,18 @@ def _start(
         environment["pip"] = requirements()
     say(f"{name}: uploading {package}")
     entrypoint = shlex.join(["python", "-m", f"pipeline.{stage}", cell.name])
-    client.submit_job(
-        entrypoint=entrypoint,
-        submission_id=name,
-        runtime_env=environment,
-        metadata={**_about(cell, stage, root), "fingerprint": fingerprint},
-    )
+    try:
+        client.submit_job(
+            entrypoint=entrypoint,
+            submission_id=name,
+            runtime_env=environment,
+            metadata={**_about(cell, stage, root), "fingerprint": fingerprint},
+        )
+    except follow.trouble() as error:
+        raise StudyError(
+            f"RAY_ADDRESS={_address()}: the cluster did not take {name} ({follow.brief(error)}); the same "
+            "command attaches to it if it runs nevertheless"
+        ) from error
     say(f"{name}: submitted to {_address()}")
     return name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import tiny_study
@@ -15,7 +16,7 @@ from pipeline.errors import StudyError
 from pipeline.params import Cell
 from pipeline.submission import inside
 from pipeline.submission.package import packed
-from pipeline.submission.submit import _fingerprint
+from pipeline.submission.submit import _fingerprint, _start
 
 
 @pytest.fixture
@@ -108,3 +109,11 @@ def test_a_cluster_with_other_versions_is_refused(study: Path, monkeypatch: pyte
         submission.entered(),
     ):
         pytest.fail("went on with other versions")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("status code 500\nTraceback"), ConnectionError("status code 500")])
+def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Exception) -> None:
+    client = Mock(list_jobs=Mock(return_value=[]), submit_job=Mock(side_effect=error))
+    cell = make_cell()
+    with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not take lenet-train-0-1 \(status"):
+        _start(client, cell, "train", study, "0", package, {})
