@@ -142,8 +142,8 @@ class _Copier:
 
     def copy(self) -> None:
         """Brings what has changed; trouble is told and tried again next time."""
-        now = self._look()
         try:
+            now = self._look()
             for name, stamp in now.items():
                 if self.seen.get(name) != stamp:
                     storage.put(self.folder / name, self.target / str(name))

@@ -48,6 +48,7 @@ def wanted(cell: Cell, stage: str) -> bool:
 def submit(cell: Cell, stage: str, params: str | Path) -> None:
     """Has the cluster run the stage, and brings what it made."""
     root = storage.of(f"RAY_ADDRESS={_address()}")
+    _check_no_secret(_environment(root))
     _check_tracking(root)
     inputs = {
         str(path): blobs.publish({"." if path.is_dir() else path.name: path}, root).digest
@@ -186,13 +187,21 @@ def _environment(root: Anywhere) -> dict[str, str]:
     }
 
 
+def _check_no_secret(variables: dict[str, str]) -> None:
+    """None that is sent with the job has a password in it."""
+    for name, value in variables.items():
+        if masked(value) != value:
+            keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            if name.startswith("MLFLOW"):
+                keys = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            raise StudyError(
+                f"{name}={masked(value)}: has a password in it, which Ray's dashboard would show; set {keys} instead, "
+                "here and on the cluster's nodes"
+            )
+
+
 def _check_tracking(root: Anywhere) -> None:
     address = store.address()
-    if masked(address) != address:
-        raise StudyError(
-            f"MLFLOW_TRACKING_URI={masked(address)}: has a password in it, which Ray's dashboard would show; set "
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, here and on the cluster's nodes"
-        )
     if store.database_file(address) is None:
         return
     if not isinstance(root, Path):

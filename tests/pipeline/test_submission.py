@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,7 +11,7 @@ import tiny_study
 import yaml
 from image_study import make_cell
 
-from pipeline import submission
+from pipeline import storage, submission
 from pipeline.errors import StudyError
 from pipeline.params import Cell
 from pipeline.submission import inside
@@ -70,7 +70,11 @@ def test_a_job_for_fewer_runs_is_another_one(study: Path, fewer: dict[str, Any])
         ),
         (
             {"MNVI_STORAGE": "storage", "MLFLOW_TRACKING_URI": "http://user:word@host"},
-            r"MLFLOW_TRACKING_URI.*(?!.*:word).*which Ray's dashboard would show",
+            "MLFLOW_TRACKING_URI.*which Ray's dashboard would show",
+        ),
+        (
+            {"MNVI_STORAGE": "storage", "AWS_ENDPOINT_URL": "http://user:word@host"},
+            "AWS_ENDPOINT_URL.*which Ray's dashboard would show",
         ),
     ],
 )
@@ -83,8 +87,9 @@ def test_what_a_submission_lacks_is_named(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(StudyError, match=complaint):
+    with pytest.raises(StudyError, match=complaint) as error:
         submission.submit(cell, "train", "params.yaml")
+    assert ":word" not in str(error.value)
 
 
 def test_only_a_job_server_is_submitted_to_and_never_from_inside_a_job(
@@ -117,3 +122,15 @@ def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Except
     cell = make_cell()
     with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not take lenet-train-0-1 \(status"):
         _start(client, cell, "train", study, "0", package, {})
+
+
+def test_a_file_that_vanishes_while_state_is_copied_does_not_end_the_copying(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = inside._Copier(study, study.parent / "copy")
+    (study / "trial.json").write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "names", lambda folder: [PurePosixPath("gone.json"), PurePosixPath("trial.json")])
+        copier.copy()
+    copier.copy()
+    assert storage.names(study.parent / "copy") == [PurePosixPath("trial.json")]
