@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from tools.faults import outcome, report, traces
-from tools.faults.__main__ import deck
+from tools.faults.__main__ import command, deck, options
 from tools.faults.injections import FAULTS
 from tools.faults.outcome import Outcome, Run
 
@@ -107,6 +108,15 @@ def test_every_kind_is_dealt_as_often_in_an_order_that_the_seed_decides() -> Non
     dealt = deck(kinds, 50, Random(0))
     assert set(Counter(dealt).values()) <= {50 // len(kinds), 50 // len(kinds) + 1}
     assert dealt == deck(kinds, 50, Random(0)) != deck(kinds, 50, Random(1))
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["--cells", "table", "--modes", "job", "--kinds", "disk full", "MLflow's server killed"]]
+)
+def test_the_command_on_the_page_makes_the_same_campaign(given: list[str]) -> None:
+    arguments = options().parse_args(["--faults", "7", *given])
+    shown = shlex.split(command(arguments).removeprefix("python -m tools.faults "))
+    assert options().parse_args(shown) == arguments
 
 
 def test_the_page_names_a_study_that_failed_a_check() -> None:
