@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -68,7 +69,9 @@ def refusal(address: str) -> StudyError:
 
 
 def stop_command(address: str, name: str) -> str:
-    return f"`ray job stop --address {address} {name}`"
+    """Ray's own default is to send no token."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    return f"`RAY_AUTH_MODE={mode} ray job stop --address {address} {name}`"
 
 
 def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:

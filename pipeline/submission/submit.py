@@ -116,7 +116,8 @@ def _client() -> JobSubmissionClient:
             raise follow.refusal(address) from error
         raise StudyError(
             f"RAY_ADDRESS={address}: no job server of Ray answers there ({follow.brief(error)}); start one with "
-            "`ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this machine alone"
+            "`RAY_AUTH_MODE=token ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this "
+            "machine alone"
         ) from error
     return client
 
