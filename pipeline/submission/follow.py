@@ -115,9 +115,9 @@ def _asked_to_stop(name: str) -> bool:
     """Whether the user, if there is one at a terminal, wants the job to stop."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
+        sys.stderr.flush()
         return input().strip().lower().startswith("s")
     except (KeyboardInterrupt, EOFError):
         return False

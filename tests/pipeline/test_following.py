@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +22,15 @@ from pipeline.errors import StudyError
 from pipeline.submission import follow
 
 ADDRESS = "http://head:8265"
+# A job that does not end by itself.
+FOLLOWS = """
+from pipeline import console
+from pipeline.submission import follow
+from test_following import ADDRESS, JobStatus, Server
+
+follow.PAUSE = 0.05
+console.run(lambda: follow.to_the_end(Server(("at work", JobStatus.RUNNING)), ADDRESS, "job"))
+"""
 
 
 def handshake(status: int) -> Exception:
@@ -79,3 +94,47 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 def test_a_token_that_is_not_taken_any_more_is_said_at_once(error: Exception) -> None:
     with pytest.raises(StudyError, match="does not let us in; set RAY_AUTH_TOKEN"):
         follow.to_the_end(Server(error), ADDRESS, "job")  # type: ignore[arg-type]
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What a terminal shows, up to these words or the end of the process."""
+    shown = ""
+    with suppress(OSError):  # nobody is at the other end any more
+        while words not in shown and (new := os.read(terminal, 4096)):
+            shown += new.decode()
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("s\n", "job: stopped"),
+        ("d\n", "job goes on without us; the same command attaches to it again"),
+        ("\n", "job goes on without us; the same command attaches to it again"),
+        ("\x03", "job goes on without us; the same command attaches to it again"),
+    ],
+    ids=["stop", "detach", "no word", "Ctrl-C again"],
+)
+def test_ctrl_c_at_a_terminal_asks_what_to_do(keys: str, said: str) -> None:
+    ours, its = pty.openpty()
+    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FOLLOWS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        start_new_session=True,
+        preexec_fn=lambda: os.login_tty(its),  # so that Ctrl-C is a signal to it
+    )
+    os.close(its)
+    try:
+        assert "at work" in read_until(ours, "at work")
+        os.write(ours, b"\x03")
+        assert "job: [s]top it, or [d]etach" in read_until(ours, "let it go on? ")
+        os.write(ours, keys.encode())
+        shown = read_until(ours, "the same command goes on from here")
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert said in shown
+    assert ("job: stopped" in shown) is (keys == "s\n")
