@@ -19,7 +19,7 @@ from pipeline.masking import masked
 from pipeline.params import Cell
 from pipeline.storage import Anywhere
 from pipeline.submission import follow
-from pipeline.submission.inside import INPUTS, JOB, finished, is_inside, outputs
+from pipeline.submission.inside import INPUTS, JOB, finished, is_inside, outputs, tracked
 from pipeline.submission.package import Package, packed, requirements
 from pipeline.tracking import runs, store
 
@@ -71,7 +71,8 @@ def submit(cell: Cell, stage: str, params: str | Path) -> None:
 
 def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
     note = finished(root, job)
-    made = blobs.Contents(root, storage.read_json(note, f"python -m pipeline.{stage} {cell.name}")["contents"])
+    said = storage.read_json(note, f"python -m pipeline.{stage} {cell.name}")
+    made = blobs.Contents(root, said["contents"])
     with tempfile.TemporaryDirectory(prefix="mnvi-") as name:
         folder = Path(name)
         try:
@@ -82,6 +83,14 @@ def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
         for path in outputs(cell, stage):
             with files.replacing(path) as temporary:
                 shutil.move(folder / path, temporary)
+    if "unsent" in said:
+        with files.replacing(tracked(job)) as temporary:
+            blobs.Contents(root, said["unsent"]).write(temporary)
+        storage.write_json(note, {"contents": said["contents"]})  # it is ours to send now, and nobody else's
+        say(
+            f"MLflow has not taken everything of the job; it is in {tracked(job)}, and the next stage sends it, or "
+            "`python -m pipeline.tracking send`"
+        )
 
 
 def _inputs(cell: Cell, stage: str) -> list[Path]:
