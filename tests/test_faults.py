@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import shutil
 import subprocess
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from tools.faults import outcome, report, traces
+from tools.faults import outcome, report, room, traces
 from tools.faults.__main__ import command, deck, options
-from tools.faults.injections import FAULTS
+from tools.faults.injections import FAULTS, RAYLET
 from tools.faults.outcome import Outcome, Run
 
 ROOT = Path(__file__).parents[1]
@@ -108,6 +110,36 @@ def test_every_kind_is_dealt_as_often_in_an_order_that_the_seed_decides() -> Non
     dealt = deck(kinds, 50, Random(0))
     assert set(Counter(dealt).values()) <= {50 // len(kinds), 50 // len(kinds) + 1}
     assert dealt == deck(kinds, 50, Random(0)) != deck(kinds, 50, Random(1))
+
+
+@pytest.mark.parametrize("title", ["ray::ImplicitFunc.train", "ray::RayTrainWorker", "python -m pipeline.train table"])
+def test_what_a_node_has_started_is_found(monkeypatch: pytest.MonkeyPatch, title: str) -> None:
+    monkeypatch.setattr(traces, "PATIENCE", 0.0)
+    child = subprocess.Popen([title, "60"], executable=shutil.which("sleep"))
+    try:
+        assert child.pid in {int(line.split()[0]) for line in traces.still_at_work()}
+        assert child.pid not in {int(line.split()[0]) for line in traces.orphans()}
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("status, lines", [("RUNNING", 1), ("PENDING", 1), ("STOPPED", 0), ("SUCCEEDED", 0)])
+def test_a_job_that_has_not_ended_is_left_on_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, status: str, lines: int
+) -> None:
+    monkeypatch.setattr(traces, "PATIENCE", 0.0)
+    job = {"type": "SUBMISSION", "submission_id": "table-train-0-1", "status": status}
+    nothing = {"data": {"result": {"result": []}}}
+    nodes = Mock(ask=lambda path: [job] if "jobs" in path else nothing)
+    assert len(traces.left_on_cluster(nodes)) == lines
+
+
+def test_only_the_second_nodes_raylet_is_a_raylet_to_kill() -> None:
+    raylet = "/v/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/1/sockets/raylet --node_ip_address={} --x=1"
+    assert RAYLET.search(raylet.format(room.SECOND))
+    assert not RAYLET.search(raylet.format(room.HEAD))
+    assert not RAYLET.search(f"python worker.py --raylet-name=/tmp/raylet/raylet --node_ip_address={room.SECOND}")
 
 
 @pytest.mark.parametrize(
