@@ -120,7 +120,7 @@ def _client() -> JobSubmissionClient:
     try:
         client = JobSubmissionClient(address)
         client.list_jobs()
-    except (*follow.trouble(), ValueError) as error:
+    except follow.trouble() + (ValueError,) as error:
         if follow.refused(error):
             raise follow.refusal(address) from error
         raise StudyError(
