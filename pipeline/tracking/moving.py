@@ -27,7 +27,7 @@ def pack(state: Path, target: Path, name: Path) -> list[Path]:
         known, spool = identity.read(folder), Spool(folder)
         records = [entry.record for entry in spool.read(spool.sent(known.id) if known.id else 0)]
         identity.write(target / inside, known)
-        Spool(target / inside).append([_renamed(record, target / inside, name / inside) for record in records])
+        Spool(target / inside).append([_renamed(record, folder, target / inside, name / inside) for record in records])
         if known.parent is not None:  # who has to be known before a child can be made
             above = Path(os.path.normpath(folder / known.parent))
             identity.write(target / above.relative_to(state), identity.read(above))
@@ -41,11 +41,15 @@ def forget(packed: Sequence[Path]) -> None:
         (folder / identity.FILE).unlink()
 
 
-def _renamed(record: dict[str, Any], target: Path, name: Path) -> dict[str, Any]:
-    if record["kind"] == "artifact":
+def _renamed(record: dict[str, Any], folder: Path, target: Path, name: Path) -> dict[str, Any]:
+    """What is no longer there keeps its name, by which the one who sends it complains."""
+    if record["kind"] == "artifact" and Path(record["path"]).is_relative_to(Path.cwd()):
         return {**record, "path": os.path.relpath(record["path"])}
     if record["kind"] == "model":
-        saved = Path(record["folder"])
-        shutil.copytree(saved, target / saved.name, dirs_exist_ok=True)
-        return {**record, "folder": str(name / saved.name)}
+        told = Path(record["folder"])
+        # An earlier attempt told it, whose folder was another, and this one has been brought its state.
+        for saved in (told, folder / told.name, folder.parent / told.name):
+            if saved.is_dir():
+                shutil.copytree(saved, target / told.name, dirs_exist_ok=True)
+                return {**record, "folder": str(name / told.name)}
     return record

@@ -14,11 +14,14 @@ import mnvi
 from pipeline import files, storage, tracking
 from pipeline.submission import inside
 from pipeline.submission.submit import _bring
-from pipeline.tracking import sender
+from pipeline.tracking import identity, moving, sender
+from pipeline.tracking.spool import Spool
 
 STATE = Path("work/results/train/toy")
 JOB = "results/train/toy/0123"
 CELL: Any = SimpleNamespace(name="toy", model=Path("results/models/toy"))
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def away(self: sender.Courier) -> None:
@@ -69,3 +72,16 @@ def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
     assert history(below.info.run_id, "loss") == [(0, 2.0)]
     assert [file.path for file in client().list_artifacts(above.info.run_id)] == ["training.json"]
     assert client().get_model_version_by_alias("toy-mnvi", "best").run_id == above.info.run_id
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_model_that_an_earlier_attempt_saved_is_taken_along_if_it_is_there(there: bool) -> None:
+    identity.claim(STATE, "toy", "train mnvi", None)
+    Spool(STATE).append([{"kind": "model", "folder": "/gone/model-ab", "name": "toy-mnvi"}])
+    if there:
+        files.write_json(STATE / "model-ab/settings.json", {})
+    assert moving.pack(Path("work"), Path("unsent"), Path("work/jobs/1")) == [STATE]
+    inside_work = STATE.relative_to("work")
+    (entry,) = Spool("unsent" / inside_work).read(0)
+    assert entry.record["folder"] == (f"work/jobs/1/{inside_work}/model-ab" if there else "/gone/model-ab")
+    assert ("unsent" / inside_work / "model-ab/settings.json").exists() is there
