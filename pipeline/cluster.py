@@ -102,7 +102,8 @@ def _join(address: str, logs: dict[str, Any]) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         raise StudyError(
             f"RAY_ADDRESS={address}: no Ray cluster answers there, or it has another token ({error}); start one with "
-            "`ray start --head`, set RAY_AUTH_TOKEN to its token, or unset RAY_ADDRESS to use this machine alone"
+            "`RAY_AUTH_MODE=token ray start --head`, set RAY_AUTH_TOKEN to its token, or unset RAY_ADDRESS to use this "
+            "machine alone"
         ) from error
 
 

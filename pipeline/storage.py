@@ -75,9 +75,14 @@ class Remote:
 
     def remove(self) -> None:
         """Deletes the file, or the folder with all that is in it, if there is one."""
-        for name in self.names():
-            (self / name).unlink(missing_ok=True)
-        self.unlink(missing_ok=True)
+        from pyarrow.fs import FileType
+
+        with suppress(FileNotFoundError), self._reached("changed") as (system, path):  # another may do the same
+            kind = system.get_file_info(path).type
+            if kind == FileType.Directory:
+                system.delete_dir(path)
+            elif kind == FileType.File:
+                system.delete_file(path)
 
     @contextmanager
     def replacing(self) -> Iterator[Path]:

@@ -61,6 +61,13 @@ def test_launcher_configuration_is_accepted_by_ray(config: dict[str, Any]) -> No
     validate_config(prepare_config(copy.deepcopy(config)))
 
 
+def test_launcher_starts_workers_before_somebody_asks_for_them() -> None:
+    """Stages count the CPUs that are there; the head has none."""
+    kinds = LAUNCHER["available_node_types"]
+    assert kinds[LAUNCHER["head_node_type"]]["resources"]["CPU"] == 0
+    assert 1 <= kinds["worker"]["min_workers"] <= kinds["worker"]["max_workers"] <= LAUNCHER["max_workers"]
+
+
 def test_kubernetes_knows_every_field() -> None:
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {}, **group["template"]} for group in GROUPS]
     for resource in [PVC, NETWORK_POLICY, *pods]:
@@ -264,6 +271,12 @@ def test_service_is_confined(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["read_only"] is (name != "study")
     assert {"cpus", "memory"} <= set(service["deploy"]["resources"]["limits"])
+
+
+@pytest.mark.parametrize("name", sorted(set(OURS) - {"study"}))
+def test_home_in_memory_belongs_to_the_user(name: str) -> None:
+    homes = [place for place in SERVICES[name]["tmpfs"] if place.startswith("/home")]
+    assert homes == [f"/home/mnvi:uid={image_user()},gid={image_user()},mode=0700"]
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - {"study"}))

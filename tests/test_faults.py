@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shlex
+import shutil
 import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from tools.faults import outcome, report, traces
-from tools.faults.__main__ import deck
-from tools.faults.injections import FAULTS
+from tools.faults import outcome, report, room, traces
+from tools.faults.__main__ import PER_STUDY, command, deck, options
+from tools.faults.injections import FAULTS, RAYLET
 from tools.faults.outcome import Outcome, Run
 
 ROOT = Path(__file__).parents[1]
@@ -109,6 +114,45 @@ def test_every_kind_is_dealt_as_often_in_an_order_that_the_seed_decides() -> Non
     assert dealt == deck(kinds, 50, Random(0)) != deck(kinds, 50, Random(1))
 
 
+@pytest.mark.parametrize("title", ["ray::ImplicitFunc.train", "ray::RayTrainWorker", "python -m pipeline.train table"])
+def test_what_a_node_has_started_is_found(monkeypatch: pytest.MonkeyPatch, title: str) -> None:
+    monkeypatch.setattr(traces, "PATIENCE", 0.0)
+    child = subprocess.Popen([title, "60"], executable=shutil.which("sleep"))
+    try:
+        assert child.pid in {int(line.split()[0]) for line in traces.still_at_work()}
+        assert child.pid not in {int(line.split()[0]) for line in traces.orphans()}
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("status, lines", [("RUNNING", 1), ("PENDING", 1), ("STOPPED", 0), ("SUCCEEDED", 0)])
+def test_a_job_that_has_not_ended_is_left_on_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, status: str, lines: int
+) -> None:
+    monkeypatch.setattr(traces, "PATIENCE", 0.0)
+    job = {"type": "SUBMISSION", "submission_id": "table-train-0-1", "status": status}
+    nothing = {"data": {"result": {"result": []}}}
+    nodes = Mock(ask=lambda path: [job] if "jobs" in path else nothing)
+    assert len(traces.left_on_cluster(nodes)) == lines
+
+
+def test_only_the_second_nodes_raylet_is_a_raylet_to_kill() -> None:
+    raylet = "/v/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/1/sockets/raylet --node_ip_address={} --x=1"
+    assert RAYLET.search(raylet.format(room.SECOND))
+    assert not RAYLET.search(raylet.format(room.HEAD))
+    assert not RAYLET.search(f"python worker.py --raylet-name=/tmp/raylet/raylet --node_ip_address={room.SECOND}")
+
+
+@pytest.mark.parametrize(
+    "given", [[], ["--cells", "table", "--modes", "job", "--kinds", "disk full", "MLflow's server killed"]]
+)
+def test_the_command_on_the_page_makes_the_same_campaign(given: list[str]) -> None:
+    arguments = options().parse_args(["--faults", "7", *given])
+    shown = shlex.split(command(arguments).removeprefix("python -m tools.faults "))
+    assert options().parse_args(shown) == arguments
+
+
 def test_the_page_names_a_study_that_failed_a_check() -> None:
     hit = {"kind": "disk full", "stage": "train table", "at": 1.0, "ended_command": True, "recovered": 12.0}
     problems = {check: ["results/x.json: not JSON"] if check == "files" else [] for check in report.CHECKS}
@@ -121,3 +165,21 @@ def test_the_page_names_a_study_that_failed_a_check() -> None:
         "Study 1 (driver), files:\n\n    results/x.json: not JSON" in page and "Study 1 (driver), weights" not in page
     )
     assert f"| {report.CHECKS['files']} | 0 of 1 |" in page and f"| {report.CHECKS['weights']} | 1 of 1 |" in page
+
+
+@pytest.mark.slow
+def test_a_regression_study_gets_over_seven_kinds_of_faults(tmp_path: Path) -> None:
+    """The short form of `make faults`. A cut takes half a minute to be noticed; a raylet takes its node with it."""
+    try:
+        room.check()
+    except room.NoRoom as reason:
+        pytest.skip(str(reason))
+    kinds = [kind for kind in FAULTS if kind not in ("second node cut off", "second node killed")]
+    assert len(kinds) == PER_STUDY
+    given = ["--faults", str(len(kinds)), "--minutes", "20", "--cells", "table", "--modes", "driver"]
+    campaign = [sys.executable, "-m", "tools.faults", *given, "--output", str(tmp_path), "--kinds", *kinds]
+    done = subprocess.run(campaign, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    studies = json.loads((tmp_path / "faults.json").read_text())["studies"]
+    assert sorted(hit["kind"] for study in studies for hit in study["hits"]) == sorted(kinds)
+    assert "Every study passed every check." in (tmp_path / "faults.md").read_text()

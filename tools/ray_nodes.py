@@ -99,14 +99,13 @@ class Nodes:
         nodes = found["data"]["summary"] if found else []
         return {node["raylet"]["nodeId"] for node in nodes if node["raylet"].get("state") == "ALIVE"}
 
-    def ask(self, path: str) -> dict[str, Any] | None:
+    def ask(self, path: str) -> Any | None:
         """What the dashboard answers, if it does."""
         headers = {"Authorization": f"Bearer {self.environment['RAY_AUTH_TOKEN']}"}
         request = urllib.request.Request(f"{self.http}{path}", headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+                return json.load(answer)
         except OSError:
             return None
 

@@ -66,20 +66,21 @@ def affordable(cell: Cell) -> tuple[int, int]:
     """How many workers a training gets in the connected cluster, and how many trainings fit at a time."""
     import ray
 
-    there, asked = ray.cluster_resources(), cell.resources.workers
-    needs = per_worker(cell)
-    most = min(math.floor(there.get(kind, 0.0) / amount) for kind, amount in needs.items())
+    asked, needs = cell.resources.workers, per_worker(cell)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # Node by node: a worker does not fit into what two of them have left together.
+    most = sum(min(math.floor(node.get(kind, 0.0) / amount) for kind, amount in needs.items()) for node in nodes)
     if most >= asked:
         return asked, most // asked
-    has = ", ".join(f"{there.get(kind, 0.0):g} {kind}" for kind in needs)
+    has = ", ".join(f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}" for kind in needs)
     wanted = ", ".join(f"{asked * amount:g} {kind}" for kind, amount in needs.items())
     if most and cell.resources.allow_fewer_workers:
         say(f"resources.workers: {asked} workers need {wanted}, the cluster has {has}; going on with {most}")
         return most, 1
     raise StudyError(
-        f"resources.workers: {asked} workers need {wanted}, but the cluster has {has}; lower resources.workers or "
-        "resources.cpus_per_worker, set resources.gpu to false, or set resources.allow_fewer_workers to true to train "
-        "the same global batches on fewer"
+        f"resources.workers: {asked} workers need {wanted}, but the cluster has {has} on {len(nodes)} nodes, where "
+        f"{most} fit, as each has to be on one node; lower resources.workers or resources.cpus_per_worker, set "
+        "resources.gpu to false, or set resources.allow_fewer_workers to true to train the same global batches on fewer"
     )
 
 

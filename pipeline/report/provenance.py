@@ -3,10 +3,10 @@ same page."""
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline import git
 from pipeline.files import read_json
 from pipeline.params import Params
 from pipeline.report.results import Record
@@ -22,19 +22,11 @@ class DataSource:
 
 def commit() -> str:
     """The commit that is checked out, and whether the files differ from it."""
-    head = _git("rev-parse", "HEAD")
+    head = git.ask("rev-parse", "HEAD")
     if head is None:
         return "unknown: not a git repository"
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", "mnvi", "pipeline", "params.yaml")
+    changed = git.ask("status", "--porcelain", "--untracked-files=no", "--", "mnvi", "pipeline", "params.yaml")
     return f"{head} with uncommitted changes" if changed else head
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:  # the study also runs from an archive, on a machine without git
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def data(params: Params) -> list[DataSource]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ def to_the_end(client: JobSubmissionClient, address: str, name: str) -> None:
         status = _follow(client, address, name)
     except (KeyboardInterrupt, SystemExit) as reason:
         if isinstance(reason, KeyboardInterrupt) and _asked_to_stop(name):
-            _stop(client, name)
+            _stop(client, address, name)
         else:
             say(
                 f"{name} goes on without us; the same command attaches to it again, "
@@ -41,8 +42,36 @@ def to_the_end(client: JobSubmissionClient, address: str, name: str) -> None:
     )
 
 
+def trouble() -> tuple[type[Exception], ...]:
+    """What Ray, requests and aiohttp raise for a server that is away or does not want us."""
+    import aiohttp
+    from ray.exceptions import RayError
+
+    return OSError, RuntimeError, aiohttp.ClientError, RayError
+
+
+def brief(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def refused(error: Exception) -> bool:
+    """Whether the server answers, but does not take our token."""
+    from ray.exceptions import AuthenticationError
+
+    return isinstance(error, AuthenticationError) or getattr(error, "status", None) in (401, 403)
+
+
+def refusal(address: str) -> StudyError:
+    return StudyError(
+        f"RAY_ADDRESS={address}: the cluster does not let us in; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the "
+        "token that it was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
+    )
+
+
 def stop_command(address: str, name: str) -> str:
-    return f"`ray job stop --address {address} {name}`"
+    """Ray's own default is to send no token."""
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    return f"`RAY_AUTH_MODE={mode} ray job stop --address {address} {name}`"
 
 
 def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:
@@ -54,11 +83,13 @@ def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:
             answered = time.monotonic()
             if status.is_terminal():
                 return status
-        except (OSError, RuntimeError) as error:  # what Ray and aiohttp make of a server that is away
+        except trouble() as error:
+            if refused(error):
+                raise refusal(address) from error
             if time.monotonic() - answered > PATIENCE:
                 raise StudyError(
-                    f"RAY_ADDRESS={address}: the cluster has not answered for {PATIENCE:.0f} s ({error}); {name} may "
-                    "still run: the same command attaches to it again"
+                    f"RAY_ADDRESS={address}: the cluster has not answered for {PATIENCE:.0f} s ({brief(error)}); "
+                    f"{name} may still run: the same command attaches to it again"
                 ) from error
         time.sleep(PAUSE)
 
@@ -84,16 +115,22 @@ def _asked_to_stop(name: str) -> bool:
     """Whether the user, if there is one at a terminal, wants the job to stop."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
-    sys.stderr.flush()
     try:
+        sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
+        sys.stderr.flush()
         return input().strip().lower().startswith("s")
     except (KeyboardInterrupt, EOFError):
         return False
 
 
-def _stop(client: JobSubmissionClient, name: str) -> None:
-    client.stop_job(name)
-    while not client.get_job_status(name).is_terminal():
-        time.sleep(PAUSE)
+def _stop(client: JobSubmissionClient, address: str, name: str) -> None:
+    try:
+        client.stop_job(name)
+        while not client.get_job_status(name).is_terminal():
+            time.sleep(PAUSE)
+    except trouble() as error:
+        raise StudyError(
+            f"RAY_ADDRESS={address}: the cluster does not say that it has stopped {name} ({brief(error)}); "
+            f"{stop_command(address, name)} stops it"
+        ) from error
     say(f"{name}: stopped")

@@ -20,9 +20,10 @@ from pipeline import blobs, files, storage
 from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.params import Cell
+from pipeline.params.cells import WORK
 from pipeline.storage import Anywhere
 from pipeline.submission.package import LOCK
-from pipeline.tracking import store
+from pipeline.tracking import moving, store
 
 INPUTS = "MNVI_INPUTS"  # what is read, as JSON: paths, and the digests under which storage has them
 JOB = "MNVI_JOB"  # <results>/<stage>/<cell>/<fingerprint>
@@ -54,7 +55,7 @@ def entered() -> Iterator[None]:
         _lay_out(blobs.Contents(root, digest), folder / name)
     os.chdir(folder)
     try:
-        with _copied(Path("work"), root / "drivers" / str(job.parent)):
+        with _copied(WORK, root / "drivers" / str(job.parent)):
             yield
     finally:
         os.chdir(package)
@@ -62,13 +63,17 @@ def entered() -> Iterator[None]:
 
 
 def deliver(cell: Cell, stage: str) -> None:
-    """Inside a job, puts what the stage has made into storage."""
+    """Inside a job, puts what the stage has made into storage, with what MLflow has not got: this folder is deleted."""
     if not is_inside():
         return
     root = storage.of("a submitted job")
+    job, unsent = os.environ[JOB], Path("unsent")
     made = {str(path): path for path in outputs(cell, stage)}
-    contents = blobs.publish(made, root)
-    storage.write_json(finished(root, os.environ[JOB]), {"contents": contents.digest})
+    note = {"contents": blobs.publish(made, root).digest}
+    if packed := moving.pack(WORK, unsent, tracked(job)):
+        note["unsent"] = blobs.publish({".": unsent}, root).digest
+    storage.write_json(finished(root, job), note)
+    moving.forget(packed)  # or the cell's next job would send it, too
 
 
 def outputs(cell: Cell, stage: str) -> list[Path]:
@@ -79,6 +84,11 @@ def outputs(cell: Cell, stage: str) -> list[Path]:
 def finished(root: Anywhere, job: str) -> Anywhere:
     """The file that says what a job has made."""
     return root / "outputs" / f"{job}.json"
+
+
+def tracked(job: str) -> Path:
+    """Where whoever submitted a job keeps what MLflow has not got of it, for the next stage to send."""
+    return WORK / "jobs" / job
 
 
 def _lay_out(contents: blobs.Contents, place: Path) -> None:
@@ -142,8 +152,8 @@ class _Copier:
 
     def copy(self) -> None:
         """Brings what has changed; trouble is told and tried again next time."""
-        now = self._look()
         try:
+            now = self._look()
             for name, stamp in now.items():
                 if self.seen.get(name) != stamp:
                     storage.put(self.folder / name, self.target / str(name))

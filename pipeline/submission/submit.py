@@ -19,7 +19,7 @@ from pipeline.masking import masked
 from pipeline.params import Cell
 from pipeline.storage import Anywhere
 from pipeline.submission import follow
-from pipeline.submission.inside import INPUTS, JOB, finished, is_inside, outputs
+from pipeline.submission.inside import INPUTS, JOB, finished, is_inside, outputs, tracked
 from pipeline.submission.package import Package, packed, requirements
 from pipeline.tracking import runs, store
 
@@ -48,6 +48,7 @@ def wanted(cell: Cell, stage: str) -> bool:
 def submit(cell: Cell, stage: str, params: str | Path) -> None:
     """Has the cluster run the stage, and brings what it made."""
     root = storage.of(f"RAY_ADDRESS={_address()}")
+    _check_no_secret(_environment(root))
     _check_tracking(root)
     inputs = {
         str(path): blobs.publish({"." if path.is_dir() else path.name: path}, root).digest
@@ -70,7 +71,8 @@ def submit(cell: Cell, stage: str, params: str | Path) -> None:
 
 def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
     note = finished(root, job)
-    made = blobs.Contents(root, storage.read_json(note, f"python -m pipeline.{stage} {cell.name}")["contents"])
+    said = storage.read_json(note, f"python -m pipeline.{stage} {cell.name}")
+    made = blobs.Contents(root, said["contents"])
     with tempfile.TemporaryDirectory(prefix="mnvi-") as name:
         folder = Path(name)
         try:
@@ -81,6 +83,14 @@ def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
         for path in outputs(cell, stage):
             with files.replacing(path) as temporary:
                 shutil.move(folder / path, temporary)
+    if "unsent" in said:
+        with files.replacing(tracked(job)) as temporary:
+            blobs.Contents(root, said["unsent"]).write(temporary)
+        storage.write_json(note, {"contents": said["contents"]})  # it is ours to send now, and nobody else's
+        say(
+            f"MLflow has not taken everything of the job; it is in {tracked(job)}, and the next stage sends it, or "
+            "`python -m pipeline.tracking send`"
+        )
 
 
 def _inputs(cell: Cell, stage: str) -> list[Path]:
@@ -92,7 +102,9 @@ def _inputs(cell: Cell, stage: str) -> list[Path]:
 
 
 def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str], package: Package) -> str:
-    depends_on = [cell.fingerprint(stage), cell.experiment.seeds, inputs, package.digest]
+    # A job makes all seeds or runs; the cell's own fingerprint is about the training of each and leaves out how many.
+    how_many = [cell.experiment.seeds, cell.experiment.runs]
+    depends_on = [cell.fingerprint(stage), how_many, inputs, package.digest]
     return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
 
@@ -102,22 +114,19 @@ def _address() -> str:
 
 def _client() -> JobSubmissionClient:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
     address = _address()
     try:
         client = JobSubmissionClient(address)
         client.list_jobs()
-    except AuthenticationError as error:
+    except follow.trouble() + (ValueError,) as error:
+        if follow.refused(error):
+            raise follow.refusal(address) from error
         raise StudyError(
-            f"RAY_ADDRESS={address}: the cluster does not let us in; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the "
-            "token that it was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
-        ) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StudyError(
-            f"RAY_ADDRESS={address}: no job server of Ray answers there ({str(error).splitlines()[0]}); start one with "
-            "`ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this machine alone"
+            f"RAY_ADDRESS={address}: no job server of Ray answers there ({follow.brief(error)}); start one with "
+            "`RAY_AUTH_MODE=token ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this "
+            "machine alone"
         ) from error
     return client
 
@@ -153,12 +162,18 @@ def _start(
         environment["pip"] = requirements()
     say(f"{name}: uploading {package}")
     entrypoint = shlex.join(["python", "-m", f"pipeline.{stage}", cell.name])
-    client.submit_job(
-        entrypoint=entrypoint,
-        submission_id=name,
-        runtime_env=environment,
-        metadata={**_about(cell, stage, root), "fingerprint": fingerprint},
-    )
+    try:
+        client.submit_job(
+            entrypoint=entrypoint,
+            submission_id=name,
+            runtime_env=environment,
+            metadata={**_about(cell, stage, root), "fingerprint": fingerprint},
+        )
+    except follow.trouble() as error:
+        raise StudyError(
+            f"RAY_ADDRESS={_address()}: the cluster did not take {name} ({follow.brief(error)}); the same "
+            "command attaches to it if it runs nevertheless"
+        ) from error
     say(f"{name}: submitted to {_address()}")
     return name
 
@@ -182,13 +197,21 @@ def _environment(root: Anywhere) -> dict[str, str]:
     }
 
 
+def _check_no_secret(variables: dict[str, str]) -> None:
+    """None that is sent with the job has a password in it."""
+    for name, value in variables.items():
+        if masked(value) != value:
+            keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            if name.startswith("MLFLOW"):
+                keys = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            raise StudyError(
+                f"{name}={masked(value)}: has a password in it, which Ray's dashboard would show; set {keys} instead, "
+                "here and on the cluster's nodes"
+            )
+
+
 def _check_tracking(root: Anywhere) -> None:
     address = store.address()
-    if masked(address) != address:
-        raise StudyError(
-            f"MLFLOW_TRACKING_URI={masked(address)}: has a password in it, which Ray's dashboard would show; set "
-            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead, here and on the cluster's nodes"
-        )
     if store.database_file(address) is None:
         return
     if not isinstance(root, Path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from pipeline import console
+from pipeline import console, git
 from pipeline.errors import StudyError
 from pipeline.masking import masked
 from pipeline.tracking import identity, sender, store, system
@@ -199,8 +198,7 @@ def _provenance() -> dict[str, str]:
 
 def source_commit() -> str:
     """Of the code that runs; where it was brought without its repository, ``MNVI_COMMIT`` says."""
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or os.environ.get(COMMIT, "")
+    return git.ask("rev-parse", "HEAD") or os.environ.get(COMMIT, "")
 
 
 def _flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

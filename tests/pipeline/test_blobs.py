@@ -104,8 +104,11 @@ def test_files_in_s3_have_a_paths_manners(s3: str) -> None:
     with pytest.raises(StudyError, match=rf"^{s3}/manners/none.json: no such file; it is made by `a test`"):
         storage.read_json(folder / "none.json", "a test")
     (folder / "none.json").unlink(missing_ok=True)
-    storage.remove(folder)
-    assert storage.names(folder) == []
+    storage.remove(folder / "trial-b/trial.json")
+    assert len(storage.names(folder)) == 2
+    for _ in range(2):  # the second time there is nothing
+        storage.remove(folder)
+        assert storage.names(folder) == []
 
 
 def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:

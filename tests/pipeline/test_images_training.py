@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +97,34 @@ def test_every_seed_is_trained_once_tracked_and_written() -> None:
     assert all(torch.equal(again[name], value) for name, value in written[1].items())
     trained = [path.stat().st_mtime for path in cell.state("train").glob("seed-*/checkpoint-*.pt")]
     assert trained and max(trained) < time.time() - (time.monotonic() - before)
+
+
+def node(cpus: float, gpus: float = 0.0, alive: bool = True) -> dict[str, Any]:
+    return {"Alive": alive, "Resources": {"CPU": cpus, "memory": 1e9} | ({"GPU": gpus} if gpus else {})}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "resources", "expected"),
+    [
+        ([node(4), node(4)], {"workers": 2, "cpus_per_worker": 3}, (2, 1)),
+        ([node(3), node(3), node(0)], {"workers": 1, "cpus_per_worker": 2}, (1, 2)),  # not 3 of 6 CPUs
+        ([node(8), node(2, gpus=1)], {"workers": 1, "gpu": True, "cpus_per_worker": 2}, (1, 1)),
+        ([node(4), node(4, alive=False)], {"workers": 2, "cpus_per_worker": 4, "allow_fewer_workers": True}, (1, 1)),
+    ],
+)
+def test_workers_are_counted_node_by_node(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[Any], resources: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert workers.affordable(make_cell(resources=resources)) == expected
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+def test_workers_that_fit_on_no_node_are_said(monkeypatch: pytest.MonkeyPatch, fewer: bool) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: [node(2), node(3)])
+    cell = make_cell(resources={"cpus_per_worker": 4, "allow_fewer_workers": fewer})
+    with pytest.raises(StudyError, match="1 workers need 4 CPU, but the cluster has 5 CPU on 2 nodes, where 0 fit"):
+        workers.affordable(cell)
 
 
 @pytest.mark.slow

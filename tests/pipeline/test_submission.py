@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import tiny_study
 import yaml
 from image_study import make_cell
 
-from pipeline import submission
+from pipeline import storage, submission
 from pipeline.errors import StudyError
 from pipeline.params import Cell
 from pipeline.submission import inside
 from pipeline.submission.package import packed
+from pipeline.submission.submit import _fingerprint, _start
 
 
 @pytest.fixture
@@ -45,6 +49,16 @@ def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
     assert "params.yaml" in listed and listed.endswith("kB")
 
 
+@pytest.mark.parametrize("fewer", [{"recipe": {"runs": 2}}, {"recipe": {"runs": 20}, "limits": {"runs": 2}}])
+def test_a_job_for_fewer_runs_is_another_one(study: Path, fewer: dict[str, Any]) -> None:
+    jobs = []
+    for settings in ({"recipe": {"runs": 20}}, fewer):
+        tiny_study.write_params(Path("params.yaml"), **settings)
+        with packed("params.yaml") as package:
+            jobs.append(_fingerprint(tiny_study.cell("mnvi"), "train", {}, package))
+    assert jobs[0] != jobs[1]
+
+
 @pytest.mark.parametrize(
     ("variables", "complaint"),
     [
@@ -56,7 +70,11 @@ def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
         ),
         (
             {"MNVI_STORAGE": "storage", "MLFLOW_TRACKING_URI": "http://user:word@host"},
-            r"MLFLOW_TRACKING_URI.*(?!.*:word).*which Ray's dashboard would show",
+            "MLFLOW_TRACKING_URI.*which Ray's dashboard would show",
+        ),
+        (
+            {"MNVI_STORAGE": "storage", "AWS_ENDPOINT_URL": "http://user:word@host"},
+            "AWS_ENDPOINT_URL.*which Ray's dashboard would show",
         ),
     ],
 )
@@ -69,8 +87,9 @@ def test_what_a_submission_lacks_is_named(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(StudyError, match=complaint):
+    with pytest.raises(StudyError, match=complaint) as error:
         submission.submit(cell, "train", "params.yaml")
+    assert ":word" not in str(error.value)
 
 
 def test_only_a_job_server_is_submitted_to_and_never_from_inside_a_job(
@@ -95,3 +114,23 @@ def test_a_cluster_with_other_versions_is_refused(study: Path, monkeypatch: pyte
         submission.entered(),
     ):
         pytest.fail("went on with other versions")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("status code 500\nTraceback"), ConnectionError("status code 500")])
+def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Exception) -> None:
+    client = Mock(list_jobs=Mock(return_value=[]), submit_job=Mock(side_effect=error))
+    cell = make_cell()
+    with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not take lenet-train-0-1 \(status"):
+        _start(client, cell, "train", study, "0", package, {})
+
+
+def test_a_file_that_vanishes_while_state_is_copied_does_not_end_the_copying(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copier = inside._Copier(study, study.parent / "copy")
+    (study / "trial.json").write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "names", lambda folder: [PurePosixPath("gone.json"), PurePosixPath("trial.json")])
+        copier.copy()
+    copier.copy()
+    assert storage.names(study.parent / "copy") == [PurePosixPath("trial.json")]

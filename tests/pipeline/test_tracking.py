@@ -16,6 +16,7 @@ from tracking_cases import Cell, client, folder, history, new_store, runs  # noq
 
 from pipeline import tracking
 from pipeline.errors import StudyError
+from pipeline.report import provenance
 
 STATE = Path("work/results/train/toy-mnvi")
 pytestmark = pytest.mark.usefixtures("folder")
@@ -61,6 +62,17 @@ def test_a_run_holds_what_was_said_to_it(folder: Path) -> None:  # noqa: F811
     assert [file.path for file in client().list_artifacts(run.id, "notes")] == ["notes/note.txt"]
     assert [file.path for file in client().list_artifacts(run.id, "plots")] == ["plots/a.csv"]
     assert (folder / "mlartifacts").is_dir()
+
+
+def test_without_git_the_commit_is_the_one_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setenv("MNVI_COMMIT", "ab" * 20)
+    with tracking.run(Cell(), "evaluate", state=STATE):
+        pass
+    (found,) = runs()
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["mlflow.source.git.commit"] == "ab" * 20
+    assert provenance.commit() == "unknown: not a git repository"
 
 
 def test_a_failed_run_ends_as_failed_and_goes_on_in_the_same_run() -> None:

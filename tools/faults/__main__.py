@@ -13,6 +13,7 @@ import argparse
 import os
 import platform
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -28,15 +29,7 @@ PER_STUDY = 7  # faults at most
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=50, help="that have to hit (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of kinds and moments (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=60, help="no fault after these (default: %(default)s)")
-    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="of the study (default: all)")
-    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="of the studies, in turn")
-    parser.add_argument("--output", type=Path, help="folder for faults.json and faults.md (default: the project's)")
-    arguments = parser.parse_args()
+    arguments = options().parse_args()
     try:
         room.enter("tools.faults", sys.argv[1:])
     except room.NoRoom as error:
@@ -47,6 +40,18 @@ def main() -> None:
     if sound:
         shutil.rmtree(folder)
     sys.exit(0 if sound else 1)
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=50, help="that have to hit (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of kinds and moments (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=60, help="no fault after these (default: %(default)s)")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="of the study (default: all)")
+    parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="of the studies, in turn")
+    parser.add_argument("--output", type=Path, help="folder for faults.json and faults.md (default: the project's)")
+    return parser
 
 
 def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
@@ -82,7 +87,10 @@ def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
 
 def command(arguments: argparse.Namespace) -> str:
     numbers = f"--faults {arguments.faults} --seed {arguments.seed} --minutes {arguments.minutes:g}"
-    return f"python -m tools.faults {numbers}"
+    parts = {"cells": CELLS, "kinds": FAULTS, "modes": MODES}
+    chosen = {name: getattr(arguments, name) for name, whole in parts.items()}
+    some = [f"--{name} {shlex.join(given)}" for name, given in chosen.items() if given != list(parts[name])]
+    return " ".join(["python -m tools.faults", numbers, *some])
 
 
 def deck(kinds: list[str], count: int, rng: random.Random) -> list[str]:

@@ -175,7 +175,7 @@ class Campaign:
             "files": traces.half_written(folders),
             "cache": traces.damaged_cache(self.study),
             "status": traces.out_of_date(self.study, environment),
-            "processes": traces.orphans(),
+            "processes": traces.orphans() + traces.still_at_work(),
             "cluster": traces.left_on_cluster(self.nodes),
         }
 

@@ -14,14 +14,16 @@ from pathlib import Path
 
 import psutil
 
+from tools.faults import room
 from tools.faults.room import Network
 from tools.faults.server import Server
 from tools.ray_nodes import Nodes
 
 SECOND = 1  # the node that is struck; the head's loss would be that of the cluster
-_STAGE = re.compile(r"^\S*python\S* -m pipeline\.(\w+)(?: (\S+))?")  # not the shell that started it
-_TRAINS = re.compile(r"ray::(RayTrainWorker|_RayTrainWorker|_train_chunk)")
-_TRIAL = re.compile(r"ray::ImplicitFunc")
+STAGE = re.compile(r"^\S*python\S* -m pipeline\.(\w+)(?: (\S+))?")  # not the shell that started it
+TRAINS = re.compile(r"ray::(RayTrainWorker|_RayTrainWorker|_train_chunk)")
+TRIAL = re.compile(r"ray::ImplicitFunc")
+RAYLET = re.compile(rf"^\S*/raylet/raylet .*--node_ip_address={re.escape(room.SECOND)}(?: |$)")
 
 
 @dataclass
@@ -36,17 +38,19 @@ class Scene:
 
     def stage(self) -> str:
         """The stage that is running, as `train images`."""
-        found = self.processes(_STAGE)
-        match = _STAGE.search(" ".join(found[0].cmdline())) if found else None
+        found = processes(STAGE)
+        match = STAGE.search(" ".join(found[0].cmdline())) if found else None
         return " ".join(filter(None, match.groups())) if match else ""
 
-    def processes(self, pattern: re.Pattern[str]) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.NoSuchProcess):
-                if process.status() != psutil.STATUS_ZOMBIE and pattern.search(" ".join(process.cmdline())):
-                    found.append(process)
-        return found
+
+def processes(pattern: re.Pattern[str]) -> list[psutil.Process]:
+    """Those whose command line matches."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE and pattern.search(" ".join(process.cmdline())):
+                found.append(process)
+    return found
 
 
 class Fault:
@@ -74,10 +78,10 @@ class KillProcess(Fault):
         self.pattern, self.seldom = pattern, seldom
 
     def target(self, scene: Scene) -> bool:
-        return bool(scene.processes(self.pattern))
+        return bool(processes(self.pattern))
 
     def strike(self, scene: Scene, rng: random.Random) -> bool:
-        found = sorted(scene.processes(self.pattern), key=lambda process: process.pid)
+        found = sorted(processes(self.pattern), key=lambda process: process.pid)
         if not found:
             return False
         with suppress(psutil.NoSuchProcess):
@@ -120,6 +124,18 @@ class KillNode(WhileItRuns):
     def strike(self, scene: Scene, rng: random.Random) -> bool:
         scene.nodes.kill(SECOND)
         return True
+
+    def mend(self, scene: Scene) -> None:
+        bring_back(scene.nodes)
+
+
+class KillRaylet(WhileItRuns):
+    """What speaks for the second node is gone; its workers and `ray start` find out by themselves."""
+
+    lasts = (0.0, 10.0)
+
+    def strike(self, scene: Scene, rng: random.Random) -> bool:
+        return KillProcess(RAYLET).strike(scene, rng)
 
     def mend(self, scene: Scene) -> None:
         bring_back(scene.nodes)
@@ -174,11 +190,12 @@ def _runs(nodes: Nodes) -> bool:
 
 
 FAULTS: dict[str, Fault] = {
-    "worker killed": KillProcess(_TRAINS, seldom=True),
-    "trial killed": KillProcess(_TRIAL, seldom=True),
-    "stage killed": KillProcess(_STAGE),
+    "worker killed": KillProcess(TRAINS, seldom=True),
+    "trial killed": KillProcess(TRIAL, seldom=True),
+    "stage killed": KillProcess(STAGE),
     "dvc killed": KillAll(),
     "second node killed": KillNode(),
+    "second node's raylet killed": KillRaylet(),
     "second node cut off": CutNode(),
     "MLflow's server killed": KillServer(),
     "disk full": FillDisk(),

@@ -24,8 +24,8 @@ CHECKS = {
     "files": "No temporary file is left; every .json, .yaml and .pt can be read.",
     "cache": "Every object of DVC's cache has the checksum it is named by.",
     "status": "`dvc status` has nothing to say.",
-    "processes": "No process is left.",
-    "cluster": "No actor of ours and no placement group is left on the cluster.",
+    "processes": "No process is left that nobody looks after, and on no node a stage, a worker or a trial.",
+    "cluster": "No job runs; no actor of ours and no placement group is left on the cluster.",
 }
 
 

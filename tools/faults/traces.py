@@ -14,6 +14,7 @@ import psutil
 
 from pipeline import files
 from pipeline.errors import StudyError
+from tools.faults.injections import STAGE, TRAINS, TRIAL, processes
 from tools.ray_nodes import Nodes
 
 PATIENCE = 60.0  # seconds in which what was killed may still be dying
@@ -62,8 +63,13 @@ def orphans() -> list[str]:
     return _until_none(_orphans)
 
 
+def still_at_work() -> list[str]:
+    """Stages, workers and trials. Those that a node has started descend from us, as the nodes do."""
+    return _until_none(_still_at_work)
+
+
 def left_on_cluster(nodes: Nodes) -> list[str]:
-    """Actors and placement groups that are still there, and hold what others could use."""
+    """Jobs, actors and placement groups that are still there, and hold what others could use."""
     return _until_none(lambda: _left_on_cluster(nodes))
 
 
@@ -73,12 +79,31 @@ def _orphans() -> list[str]:
         with suppress(psutil.NoSuchProcess):
             family = {process.pid, *(one.pid for one in process.parents())}
             if process.pid != 1 and os.getpid() not in family and process.status() != psutil.STATUS_ZOMBIE:
-                lines.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+                lines.append(_line(process))
     return lines
 
 
-def _left_on_cluster(nodes: Nodes) -> list[str]:
+def _still_at_work() -> list[str]:
     lines = []
+    for process in [found for pattern in (STAGE, TRAINS, TRIAL) for found in processes(pattern)]:
+        with suppress(psutil.NoSuchProcess):
+            lines.append(_line(process))
+    return lines
+
+
+def _line(process: psutil.Process) -> str:
+    return f"{process.pid} {' '.join(process.cmdline())[:200]}"
+
+
+def _left_on_cluster(nodes: Nodes) -> list[str]:
+    jobs = nodes.ask("/api/jobs/")
+    if jobs is None:
+        return ["the cluster does not answer"]
+    lines = [
+        f"jobs: {job['submission_id']} is {job['status']}"
+        for job in jobs
+        if job["type"] == "SUBMISSION" and job["status"] in ("PENDING", "RUNNING")
+    ]
     for what, gone in (("actors", "DEAD"), ("placement_groups", "REMOVED")):
         answer = nodes.ask(f"/api/v0/{what}?limit=1000")
         if answer is None:

@@ -1,0 +1,140 @@
+"""Following a job, with a made-up job server: what is shown, what trouble and Ctrl-C come to."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import aiohttp
+import pytest
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus
+
+from pipeline.errors import StudyError
+from pipeline.submission import follow
+
+ADDRESS = "http://head:8265"
+# A job that does not end by itself.
+FOLLOWS = """
+from pipeline import console
+from pipeline.submission import follow
+from test_following import ADDRESS, JobStatus, Server
+
+follow.PAUSE = 0.05
+console.run(lambda: follow.to_the_end(Server(("at work", JobStatus.RUNNING)), ADDRESS, "job"))
+"""
+
+
+def handshake(status: int) -> Exception:
+    return aiohttp.WSServerHandshakeError(Mock(real_url=ADDRESS), (), status=status, message="Invalid response status")
+
+
+class Server:
+    """A client whose job server does these things in turn: it raises, or its job has this log and this state."""
+
+    def __init__(self, *turns: Exception | tuple[str, JobStatus]) -> None:
+        self.turns = list(turns)
+        self.status = JobStatus.RUNNING
+        self.stopped: list[str] = []
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        turn = self.turns.pop(0) if len(self.turns) > 1 else self.turns[0]
+        if isinstance(turn, BaseException):
+            raise turn
+        text, self.status = turn
+        yield text
+
+    def get_job_status(self, name: str) -> JobStatus:
+        return self.status
+
+    def get_job_info(self, name: str) -> Any:
+        return SimpleNamespace(message="")
+
+    def stop_job(self, name: str) -> None:
+        self.stopped.append(name)
+        self.status = JobStatus.STOPPED
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PAUSE", 0.0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        handshake(503),
+        aiohttp.ServerDisconnectedError(),
+        RuntimeError("WebSocket connection closed unexpectedly"),
+        ConnectionRefusedError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_server_that_is_away_for_a_moment_is_waited_for(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+    server = Server(("one\n", JobStatus.RUNNING), error, ("one\ntwo\n", JobStatus.SUCCEEDED))
+    follow.to_the_end(server, ADDRESS, "job")  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "one\ntwo\n"
+
+
+def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.0)
+    with pytest.raises(StudyError, match=r"has not answered for 0 s .*job may still run"):
+        follow.to_the_end(Server(aiohttp.ServerDisconnectedError()), ADDRESS, "job")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("no"), handshake(401)], ids=lambda error: type(error).__name__)
+def test_a_token_that_is_not_taken_any_more_is_said_at_once(error: Exception) -> None:
+    with pytest.raises(StudyError, match="does not let us in; set RAY_AUTH_TOKEN"):
+        follow.to_the_end(Server(error), ADDRESS, "job")  # type: ignore[arg-type]
+
+
+def read_until(terminal: int, words: str) -> str:
+    """What a terminal shows, up to these words or the end of the process."""
+    shown = ""
+    with suppress(OSError):  # nobody is at the other end any more
+        while words not in shown and (new := os.read(terminal, 4096)):
+            shown += new.decode()
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("s\n", "job: stopped"),
+        ("d\n", "job goes on without us; the same command attaches to it again"),
+        ("\n", "job goes on without us; the same command attaches to it again"),
+        ("\x03", "job goes on without us; the same command attaches to it again"),
+    ],
+    ids=["stop", "detach", "no word", "Ctrl-C again"],
+)
+def test_ctrl_c_at_a_terminal_asks_what_to_do(keys: str, said: str) -> None:
+    ours, its = pty.openpty()
+    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", FOLLOWS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+        start_new_session=True,
+        preexec_fn=lambda: os.login_tty(its),  # so that Ctrl-C is a signal to it
+    )
+    os.close(its)
+    try:
+        assert "at work" in read_until(ours, "at work")
+        os.write(ours, b"\x03")
+        assert "job: [s]top it, or [d]etach" in read_until(ours, "let it go on? ")
+        os.write(ours, keys.encode())
+        shown = read_until(ours, "the same command goes on from here")
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert said in shown
+    assert ("job: stopped" in shown) is (keys == "s\n")

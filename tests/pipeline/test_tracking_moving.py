@@ -1,0 +1,87 @@
+"""What a job could not tell MLflow is told by the machine that submitted it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
+
+import mnvi
+from pipeline import files, storage, tracking
+from pipeline.submission import inside
+from pipeline.submission.submit import _bring
+from pipeline.tracking import identity, moving, sender
+from pipeline.tracking.spool import Spool
+
+STATE = Path("work/results/train/toy")
+JOB = "results/train/toy/0123"
+CELL: Any = SimpleNamespace(name="toy", model=Path("results/models/toy"))
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def away(self: sender.Courier) -> None:
+    raise ConnectionError("nobody is there")
+
+
+def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    monkeypatch.setenv("MNVI_STORAGE", str(folder / "storage"))
+    monkeypatch.setenv("MNVI_TRACKING_WAIT", "0")
+    monkeypatch.setenv(inside.INPUTS, "{}")
+    monkeypatch.setenv(inside.JOB, JOB)
+    for place in ("job", "study"):
+        (folder / place).mkdir()
+    monkeypatch.chdir(folder / "job")
+    with tracking.run(Cell(), "evaluate", state=STATE) as parent:
+        parent.metrics({"loss": 1.0}, 0)
+        assert parent.flush(60)
+        with monkeypatch.context() as patch:
+            patch.setattr(sender.Courier, "deliver", away)
+            with tracking.run(Cell(), "evaluate", child="seed 0", parent=parent, state=STATE / "seed-0") as child:
+                child.metrics({"loss": 2.0}, 0)
+            parent.metrics({"loss": 0.5}, 1)
+            files.write_json(CELL.model / "training.json", {})
+            parent.artifact(CELL.model / "training.json")
+            tracking.model(parent, mnvi.methods.build("mnvi", mnvi.models.mlp(3, 5)), Cell(), torch.randn(2, 3))
+            parent.close()
+    inside.deliver(CELL, "train")
+    assert not list(sender.leftovers(Path("work"))), "the cell's next job would send it, too"
+
+    monkeypatch.chdir(folder / "study")
+    files.remove(folder / "job")
+    root = storage.of("the test")
+    _bring(CELL, "train", root, JOB)
+    assert len(list(sender.leftovers(Path("work")))) == 2
+    assert tracking.send(Path("work")) == []
+    files.remove("work")
+    _bring(CELL, "train", root, JOB)
+    assert tracking.send(Path("work")) == []
+
+    above, below = runs()
+    assert [above.info.status, below.info.status] == ["FINISHED", "FINISHED"]
+    assert below.data.tags["mlflow.parentRunId"] == above.info.run_id
+    assert history(above.info.run_id, "loss") == [(0, 1.0), (1, 0.5)]
+    assert history(below.info.run_id, "loss") == [(0, 2.0)]
+    assert [file.path for file in client().list_artifacts(above.info.run_id)] == ["training.json"]
+    assert client().get_model_version_by_alias("toy-mnvi", "best").run_id == above.info.run_id
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_model_that_an_earlier_attempt_saved_is_taken_along_if_it_is_there(there: bool) -> None:
+    identity.claim(STATE, "toy", "train mnvi", None)
+    Spool(STATE).append([{"kind": "model", "folder": "/gone/model-ab", "name": "toy-mnvi"}])
+    if there:
+        files.write_json(STATE / "model-ab/settings.json", {})
+    assert moving.pack(Path("work"), Path("unsent"), Path("work/jobs/1")) == [STATE]
+    inside_work = STATE.relative_to("work")
+    (entry,) = Spool("unsent" / inside_work).read(0)
+    assert entry.record["folder"] == (f"work/jobs/1/{inside_work}/model-ab" if there else "/gone/model-ab")
+    assert ("unsent" / inside_work / "model-ab/settings.json").exists() is there
