@@ -98,6 +98,8 @@ def div(a: Any, b: Any) -> JointGaussian:
 def _entrywise(function: Callable) -> Callable:
     def answer(x: JointGaussian, *args: Any, **kwargs: Any) -> JointGaussian:
         result = x._each(lambda t: function(t, *args, **kwargs))
+        if not result.mean.is_floating_point():
+            raise TypeError("a JointGaussian can only be converted to a floating-point dtype; for integers take x.mean")
         if result.spread is not None and result.spread.dtype != widened(result.spread).dtype:
             assert x.spread is not None
             result.spread = x.spread.to(result.device, torch.float32)  # as squares they would leave float16's range
