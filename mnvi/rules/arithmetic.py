@@ -163,7 +163,7 @@ def mean(
     average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
     count = 1
     for d in (dims,) if isinstance(dims, int) else dims:
-        count *= input.shape[d]
+        count *= input.shape[d] if input.dim() else 1  # a number has a dimension 0 all the same
     return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))
 
 
