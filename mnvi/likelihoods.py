@@ -109,6 +109,8 @@ class GaussianLikelihood(Likelihood):
         sampled = isinstance(out, Samples)
         expected = mean.shape[1:] if sampled else mean.shape
         _check_tensor("GaussianLikelihood: targets", y, mean.device)
+        if y.is_complex() or y.dtype == torch.bool:
+            raise TypeError(f"GaussianLikelihood: targets must be real numbers, got {y.dtype}")
         if y.shape != expected:
             raise ValueError(
                 f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}; "
@@ -233,6 +235,7 @@ class CategoricalLikelihood(Likelihood):
 
     def uncertainty(self, out: Output) -> Uncertainty:
         """Entropies. The expected entropy is taken over the samples, drawn anew whatever the approximation."""
+        _check_output("CategoricalLikelihood", out)
         if isinstance(out, Tensor):
             total = self.predictive(out).entropy()
             return Uncertainty(total, total, torch.zeros_like(total))
@@ -297,7 +300,7 @@ def _check_labels(out: Output, y: Tensor) -> None:
     _check_output("CategoricalLikelihood", out)
     _check_tensor("CategoricalLikelihood: labels", y, out.values.device if isinstance(out, Samples) else out.device)
     expected, classes = out.shape[:-1], out.shape[-1]
-    if y.is_floating_point() or y.dtype == torch.bool:
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")
     if y.shape != expected:
         raise ValueError(f"CategoricalLikelihood: labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}")
