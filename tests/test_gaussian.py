@@ -162,8 +162,6 @@ REARRANGEMENTS: dict[str, Callable[[Any], Any]] = {
     "to device": lambda x: x.to("cpu"),
     "to other": lambda x: x.to(torch.zeros(1, dtype=torch.float64)),
     "type_as": lambda x: x.type_as(torch.zeros(1, dtype=torch.float64)),
-    "half": lambda x: x.half(),
-    "bfloat16": lambda x: x.bfloat16(),
     "float": lambda x: x.double().float(),
     "cpu": lambda x: x.cpu(),
 }
