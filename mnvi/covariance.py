@@ -184,6 +184,9 @@ class DVI(nn.Module):
 def rule(*functions: Callable) -> Callable[[Callable], Callable]:
     """Decorator: answer these torch functions for a :class:`JointGaussian`; see :func:`mnvi.rule`.
 
+    Args:
+        functions: the callables as torch sees them, e.g. ``torch.flip, torch.Tensor.flip``.
+
     Example:
         >>> import torch, mnvi
         >>> @mnvi.covariance.rule(torch.flip)

@@ -184,6 +184,8 @@ class SharedMeanField(Posterior):
     Adds ``log_var`` [in]. The first sum is the same for every output, so it costs next to nothing. Biases are
     deterministic and outside the KL.
 
+    .. math:: KL = \sum_{ij} \tfrac12\Big(\log\frac{\sigma^2}{s_j} + \frac{s_j + m_{ij}^2}{\sigma^2} - 1\Big)
+
     Args:
         prior_variance: :math:`\sigma^2` of the prior.
         init_log_var: where :math:`\log s` starts.
