@@ -75,6 +75,12 @@ def convert(
             f"patterns to posteriors; got {posterior!r}"
         )
     posteriors = {"*": posterior} if isinstance(posterior, Posterior) else posterior
+    for pattern, value in posteriors.items():
+        if not isinstance(value, Posterior):
+            raise TypeError(
+                f"convert: posterior[{pattern!r}] must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got "
+                f"{value!r}"
+            )
     selection = posteriors, None if only is None else _as_list(only), _as_list(skip)
     try:
         converted = copy.deepcopy(model)
@@ -206,10 +212,16 @@ def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
         )
     if isinstance(module._parameters["weight"], nn.parameter.UninitializedParameter):
         raise ValueError(f"{where} has no weights yet; run the model once on an example before converting")
-    if type(module) not in _BAYESIAN or "forward" in module.__dict__:
+    original = next(kind for kind in type(module).__mro__ if kind in _BAYESIAN)
+    if type(module).forward is not original.forward or "forward" in module.__dict__:
         raise ValueError(
             f"{where} has a forward of its own, which would not use the posterior; replace it by its "
             f"torch original, or skip={name!r}"
+        )
+    if type(module) is not original:
+        raise ValueError(
+            f"{where} is a subclass of {original.__name__}, which would not be one any more; replace it by its torch "
+            f"original, or skip={name!r}"
         )
 
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,19 +123,18 @@ class JointGaussian(RandomValue):
 
     def __getitem__(self, index: Any) -> Any:
         """``x[batch index]``, ``x[..., entries]`` or both; one entry ``x[..., 0]`` is a :class:`mnvi.Gaussian`."""
-        parts: tuple = index if isinstance(index, tuple) else (index,)
-        batch: tuple = ()
+        batch: tuple = index if isinstance(index, tuple) else (index,)
         entries: tuple = ()
-        if parts[0] is Ellipsis:
-            entries = parts[1:]
-        elif len(parts) == self.dim():
-            batch, entries = parts[:-1], parts[-1:]
-        else:
-            batch = parts
-        if len(entries) > 1 or sum(_dims_of(part) for part in batch) > self.dim() - 1:
-            raise IndexError(
-                f"JointGaussian of shape {tuple(self.shape)}: index {index!r} must be x[batch] or x[..., i]"
-            )
+        places = [place for place, part in enumerate(batch) if part is Ellipsis]
+        if places:
+            batch, entries = batch[: places[0]], batch[places[0] + 1 :]
+        if not entries and sum(map(_dims_of, batch)) == self.dim():
+            batch, entries = batch[:-1], batch[-1:]
+        where = f"JointGaussian of shape {tuple(self.shape)}: index {index!r}"
+        if sum(map(_dims_of, batch)) >= self.dim() or [_dims_of(part) for part in entries] not in ([], [1]):
+            raise IndexError(f"{where} must be x[batch] or x[..., i]")
+        if entries and _is_list(entries[0]) and any(map(_is_list, batch)):
+            raise IndexError(f"{where} pairs each example with an entry; to have all pairs, write x[batch][..., i]")
         x = self._each(lambda t: t[batch]) if batch else self
         return _entries(x, entries[0]) if entries else x
 
@@ -185,6 +184,9 @@ class DVI(nn.Module):
 def rule(*functions: Callable) -> Callable[[Callable], Callable]:
     """Decorator: answer these torch functions for a :class:`JointGaussian`; see :func:`mnvi.rule`.
 
+    Args:
+        functions: the callables as torch sees them, e.g. ``torch.flip, torch.Tensor.flip``.
+
     Example:
         >>> import torch, mnvi
         >>> @mnvi.covariance.rule(torch.flip)
@@ -200,6 +202,8 @@ def _entries(x: JointGaussian, index: Any) -> JointGaussian | Gaussian:
     if isinstance(index, int):
         return Gaussian.trusted(x.mean[..., index], x.var[..., index])
     chosen = torch.arange(x.shape[-1], device=x.device)[index]
+    if chosen.dim() == 0:
+        return Gaussian.trusted(x.mean[..., chosen], x.var[..., chosen])
     if chosen.dim() != 1:
         raise IndexError(f"JointGaussian: entries {index!r} must be a number, a slice or a list of numbers")
     if x.spread is None or not x.is_full:
@@ -211,9 +215,20 @@ def _entries(x: JointGaussian, index: Any) -> JointGaussian | Gaussian:
 
 def _dims_of(index: Any) -> int:
     """How many dimensions a part of an index takes."""
-    if index is None:
+    if index is None or isinstance(index, bool):
         return 0
-    return index.dim() if isinstance(index, Tensor) and index.dtype == torch.bool else 1
+    places = _places(index)
+    return places.dim() if places is not None and places.dtype == torch.bool else 1
+
+
+def _is_list(index: Any) -> bool:
+    """Whether a part of an index is a list of places, which a tensor pairs with other lists."""
+    places = _places(index)
+    return places is not None and places.dim() > 0
+
+
+def _places(index: Any) -> Tensor | None:
+    return torch.as_tensor(index) if isinstance(index, Sequence) or hasattr(index, "__array__") else None
 
 
 def _check(mean: Tensor, cov: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mnvi.gaussian import Gaussian
-from mnvi.moments.quadrature import gauss_hermite, quadrature_moments, taylor_moments
+from mnvi.moments.quadrature import broadcasts, gauss_hermite, quadrature_moments, taylor_moments
 from mnvi.settings import current
 from mnvi.value import RandomValue, values_can_be_read
 
@@ -96,7 +96,8 @@ def _finite(name: str, x: Gaussian, mean: Tensor, var: Tensor, remedy: str) -> G
         finite = (mean.detach() + var.detach()).isfinite() | ~(x.mean.detach() + x.var.detach()).isfinite()
         if not finite.all():
             place = int(finite.flatten().int().argmin())
-            where = f"mean {x.mean.flatten()[place].item():g} and variance {x.var.flatten()[place].item():g}"
+            at, spread = (t.expand(finite.shape).flatten()[place].item() for t in (x.mean, x.var))
+            where = f"mean {at:g} and variance {spread:g}"
             raise ValueError(f"{name}: not finite for a Gaussian of {where}{remedy}")
     return Gaussian.trusted(mean, var)
 
@@ -106,6 +107,9 @@ def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> N
     of the result changes alone."""
     with torch.no_grad():
         before = function(values)
+        if isinstance(before, Tensor) and before.shape != values.shape and broadcasts(values.shape, before.shape):
+            values = values.expand(before.shape)  # a further argument is wider
+            before = function(values)
         if not isinstance(before, Tensor) or before.shape != values.shape:
             got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
             raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")

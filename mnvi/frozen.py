@@ -44,11 +44,6 @@ class FrozenPosterior(Posterior):
     def add_parameters(self, layer: BayesianLayer) -> None:
         """There are none: nothing is learnt any more."""
 
-    def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        raise TypeError(
-            "a layer optimised for inference keeps no weight variances; ask the model that it was made from"
-        )
-
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         raise TypeError(
             "kl_divergence: a model optimised for inference no longer knows its priors; ask the model it was made from"

@@ -55,7 +55,10 @@ class BayesianLayer(nn.Module):
             posterior: what is learnt about the weights.
         """
         if not isinstance(posterior, Posterior):
-            raise TypeError(f"posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got {posterior!r}")
+            raise TypeError(
+                f"{type(self).__name__}: posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got "
+                f"{posterior!r}"
+            )
         self.posterior = posterior
         posterior.add_parameters(self)
 

@@ -54,15 +54,28 @@ class Likelihood(nn.Module):
 
     @abstractmethod
     def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
-        """:math:`E_q[\\log p(y|h)]`, one value per example."""
+        """:math:`E_q[\\log p(y|h)]`, one value per example.
+
+        Args:
+            out: the network's output.
+            y: the targets.
+        """
 
     @abstractmethod
     def predictive(self, out: Output) -> Distribution:
-        """:math:`p(y|x) = E_q[p(y|h)]`."""
+        """:math:`p(y|x) = E_q[p(y|h)]`.
+
+        Args:
+            out: the network's output.
+        """
 
     @abstractmethod
     def uncertainty(self, out: Output) -> Uncertainty:
-        """Entropy of the prediction, split."""
+        """Entropy of the prediction, split.
+
+        Args:
+            out: the network's output.
+        """
 
 
 class GaussianLikelihood(Likelihood):
@@ -105,10 +118,23 @@ class GaussianLikelihood(Likelihood):
             self.log_noise = nn.Parameter(torch.tensor(float(init_log_noise)))
 
     def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
+        r""":math:`-\tfrac12\big(\log 2\pi + c + e^{-c + v_c/2}(v_\mu + (\mu - y)^2)\big)`, one value per target.
+
+        Args:
+            out: the network's output, [..., 2], or [...] if homoscedastic; :class:`mnvi.Samples` are averaged over.
+            y: real targets [...], on the output's device.
+
+        Example:
+            >>> import torch, mnvi
+            >>> mnvi.GaussianLikelihood().expected_log_prob(torch.zeros(1, 2), torch.zeros(1))  # −½ log 2π
+            tensor([-0.9189])
+        """
         mean, mean_var, log_noise, log_noise_var = self._heads(out)
         sampled = isinstance(out, Samples)
         expected = mean.shape[1:] if sampled else mean.shape
         _check_tensor("GaussianLikelihood: targets", y, mean.device)
+        if y.is_complex() or y.dtype == torch.bool:
+            raise TypeError(f"GaussianLikelihood: targets must be real numbers, got {y.dtype}")
         if y.shape != expected:
             raise ValueError(
                 f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}; "
@@ -119,6 +145,17 @@ class GaussianLikelihood(Likelihood):
         return value.mean(0) if sampled else value
 
     def predictive(self, out: Output) -> Distribution:
+        r""":math:`\mathcal N(\mu,\; v_\mu + e^{c + v_c/2})`; of :class:`mnvi.Samples` the mixture of theirs.
+
+        Args:
+            out: as in :meth:`expected_log_prob`.
+
+        Example:
+            >>> import torch, mnvi
+            >>> out = mnvi.Gaussian(torch.zeros(1, 2), torch.tensor([[3.0, 0.0]]))
+            >>> mnvi.GaussianLikelihood().predictive(out).stddev
+            tensor([2.])
+        """
         mean, mean_var, log_noise, log_noise_var = self._heads(out)
         std = (mean_var + torch.exp(log_noise + 0.5 * log_noise_var)).sqrt()
         if not isinstance(out, Samples):
@@ -127,7 +164,12 @@ class GaussianLikelihood(Likelihood):
         return MixtureSameFamily(Categorical(torch.ones_like(members.mean)), members)
 
     def uncertainty(self, out: Output) -> Uncertainty:
-        """Entropies; a mixture's is that of the Gaussian with its mean and variance."""
+        r"""Entropies :math:`\tfrac12\log 2\pi e V[y]` and :math:`\tfrac12(\log 2\pi e + c)`; a mixture's is that of the
+        Gaussian with its mean and variance.
+
+        Args:
+            out: as in :meth:`expected_log_prob`.
+        """
         _, _, log_noise, _ = self._heads(out)
         total = 0.5 * (_LOG_2PI + 1 + self.predictive(out).variance.log())
         aleatoric = 0.5 * (_LOG_2PI + 1 + log_noise)
@@ -210,6 +252,17 @@ class CategoricalLikelihood(Likelihood):
         self.generator = generator
 
     def expected_log_prob(self, out: Output, y: Tensor) -> Tensor:
+        r""":math:`E[\log\mathrm{softmax}(h)_y]` by the chosen approximation, one value per label.
+
+        Args:
+            out: the logits, [..., classes]; :class:`mnvi.Samples` are averaged over.
+            y: integer labels [...] from 0 to classes − 1, on the output's device.
+
+        Example:
+            >>> import torch, mnvi
+            >>> mnvi.CategoricalLikelihood().expected_log_prob(torch.zeros(1, 2), torch.tensor([1]))  # −log 2
+            tensor([-0.6931])
+        """
         _check_labels(out, y)
         index = y.long().unsqueeze(-1)
         if isinstance(out, Gaussian | JointGaussian) and self.approximation == "second_order":
@@ -222,6 +275,17 @@ class CategoricalLikelihood(Likelihood):
         return log_probs.gather(-1, index).squeeze(-1)
 
     def predictive(self, out: Output) -> Categorical:
+        r""":math:`E[\mathrm{softmax}(h)]` by the chosen approximation.
+
+        Args:
+            out: as in :meth:`expected_log_prob`.
+
+        Example:
+            >>> import torch, mnvi
+            >>> like = mnvi.CategoricalLikelihood(approximation="probit")
+            >>> like.predictive(mnvi.Gaussian(torch.tensor([[2.0, 0.0]]), torch.ones(1, 2))).probs
+            tensor([[0.8448, 0.1552]])
+        """
         if isinstance(out, Gaussian | JointGaussian) and self.approximation == "second_order":
             p = F.softmax(out.mean, -1)
             spread, common, own = _softmax_variances(p, out)
@@ -232,7 +296,13 @@ class CategoricalLikelihood(Likelihood):
         return Categorical(probs=probs.mean(0) if probs.dim() > len(out.shape) else probs)
 
     def uncertainty(self, out: Output) -> Uncertainty:
-        """Entropies. The expected entropy is taken over the samples, drawn anew whatever the approximation."""
+        r"""Entropy of :math:`E[p]`, and the expected entropy of :math:`p = \mathrm{softmax}(h)`. Both are taken over
+        the samples, drawn anew whatever the approximation.
+
+        Args:
+            out: as in :meth:`expected_log_prob`.
+        """
+        _check_output("CategoricalLikelihood", out)
         if isinstance(out, Tensor):
             total = self.predictive(out).entropy()
             return Uncertainty(total, total, torch.zeros_like(total))
@@ -297,7 +367,7 @@ def _check_labels(out: Output, y: Tensor) -> None:
     _check_output("CategoricalLikelihood", out)
     _check_tensor("CategoricalLikelihood: labels", y, out.values.device if isinstance(out, Samples) else out.device)
     expected, classes = out.shape[:-1], out.shape[-1]
-    if y.is_floating_point() or y.dtype == torch.bool:
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")
     if y.shape != expected:
         raise ValueError(f"CategoricalLikelihood: labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}")

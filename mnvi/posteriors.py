@@ -65,9 +65,9 @@ class MultiplicativeNoise(Posterior):
 
     Args:
         prior_variance: :math:`\sigma^2` of the prior :math:`\mathcal N(0, \sigma^2)`, at least 1e-9. The
-            :math:`10^{-10}`, which keeps the KL finite at :math:`m = 0`, lowers it, by :math:`10^{-10}/2\sigma^2` for
-            each weight at most where it would be near zero, which takes an :math:`\alpha` near
-            :math:`10^{10}\sigma^2`.
+            :math:`10^{-10}`, which keeps the KL finite at :math:`m = 0`, lowers it. It is not negative as long as
+            :math:`\alpha \le 10^{10}\sigma^2 - 2`, which is 8 for the smallest prior variance, and above
+            :math:`-10^{-10}/2\sigma^2` for each weight whatever :math:`\alpha` is.
         init_rho: where ``rho`` starts; -3 gives :math:`\alpha \approx 0.05`.
 
     Example:
@@ -87,7 +87,8 @@ class MultiplicativeNoise(Posterior):
         if self.prior_variance < _SMALLEST_PRIOR_VARIANCE:
             raise ValueError(
                 f"MultiplicativeNoise: prior_variance={self.prior_variance!r} must be at least "
-                f"{_SMALLEST_PRIOR_VARIANCE:g}; below it the 1e-10 inside the KL's logarithm would make it negative"
+                f"{_SMALLEST_PRIOR_VARIANCE:g}; below it the 1e-10 inside the KL's logarithm would make it negative "
+                "for noise variances alpha of less than 8"
             )
         _check_finite("MultiplicativeNoise", "init_rho", self.init_rho)
 
@@ -182,6 +183,8 @@ class SharedMeanField(Posterior):
 
     Adds ``log_var`` [in]. The first sum is the same for every output, so it costs next to nothing. Biases are
     deterministic and outside the KL.
+
+    .. math:: KL = \sum_{ij} \tfrac12\Big(\log\frac{\sigma^2}{s_j} + \frac{s_j + m_{ij}^2}{\sigma^2} - 1\Big)
 
     Args:
         prior_variance: :math:`\sigma^2` of the prior.

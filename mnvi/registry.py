@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from inspect import Parameter
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,7 +27,7 @@ _LOSSES = """
     binary_cross_entropy_with_logits
 """
 _TO_NUMBERS = "argmax argmin max min topk sort argsort median item numpy tolist backward"
-_RECURRENCES = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell"
+_RECURRENCES = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
 _HINTS = {
     name: hint
     for names, hint in (
@@ -72,17 +75,26 @@ class RuleTable:
     def __init__(self, value_name: str, decorator: str) -> None:
         self._rules: dict[Callable, Callable] = {}
         self._reflected: list[tuple[Callable, Callable]] = []
+        self._input_first: dict[Callable, bool] = {}
         self._value_name = value_name
         self._decorator = decorator
 
     def rule(self, *functions: Callable) -> Callable[[Callable], Callable]:
         """Decorator: answer these functions with the decorated one; the last rule given for a function counts."""
+        if not functions:
+            raise TypeError(f"rule: expected torch functions, e.g. @{self._decorator}(torch.erf), got none")
         for function in functions:
             if not callable(function):
                 raise TypeError(f"rule: expected torch functions, e.g. @{self._decorator}(torch.erf), got {function!r}")
+            if not _asks_for_rules(function):
+                raise TypeError(
+                    f"rule: {function.__name__} does not ask its arguments for a rule; above a rule write e.g. "
+                    f"@{self._decorator}(torch.erf), naming the torch function that it answers"
+                )
 
         def register(handler: Callable) -> Callable:
             for function in functions:
+                self._input_first[function] = _takes_input_first(handler)
                 if function in _REFLECTED:
                     self._reflected.insert(0, (function, handler))
                 else:
@@ -105,14 +117,17 @@ class RuleTable:
             raise NoRuleError(self.explain(function))
         if kwargs.get("out") is not None:
             raise TypeError(f"{_name(function)}: out= cannot take in a {self._value_name}; use the returned value")
+        if not args and "input" in kwargs and self._input_first[function]:
+            args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
         result = handler(*args, **kwargs)
         if kwargs.get("inplace") or function in _IN_PLACE:
             target = args[0]
             if isinstance(target, Tensor):
                 # not a TypeError, which `x += g` would turn into x = x + g, leaving other names of x without variance
+                plain = _name(function).rpartition(".")[2].removesuffix("_")
                 raise RuntimeError(
                     f"{_name(function)}: a tensor cannot take in a {self._value_name} in place, its variance would be "
-                    "lost; write y = x + g instead of x += g"
+                    f"lost; write y = x.{plain}(g), which makes a new value"
                 )
             return target.become(result)
         return result
@@ -152,6 +167,24 @@ def every(*names: str) -> tuple[Callable, ...]:
     if not found:
         raise AttributeError(f"torch has no operation named {', '.join(names)}")
     return tuple(found)
+
+
+def _asks_for_rules(function: Callable) -> bool:
+    """False for a Python function that nothing of torch's dispatch is written in, as one under a bare ``@rule`` is."""
+    if not isinstance(function, FunctionType) or (function.__module__ or "").startswith("torch"):
+        return True
+    return hasattr(function, "__wrapped__") or "handle_torch_function" in function.__code__.co_names
+
+
+def _takes_input_first(handler: Callable) -> bool:
+    """Whether ``input=``, as torch calls the first argument of most functions, is to be passed by its place."""
+    try:
+        parameters = list(inspect.signature(handler, follow_wrapped=False).parameters.values())
+    except ValueError:  # one that is not written in Python
+        return False
+    if not parameters or parameters[0].kind in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD):
+        return False
+    return all(parameter.name != "input" for parameter in parameters)
 
 
 def _name(function: Callable) -> str:

@@ -253,7 +253,12 @@ def check_tensors(kind: str, mean: Any, name: str, spread: Any) -> None:
 
 
 def refuse_complex(*tensors: Tensor) -> None:
-    """Raise an error if one of these is complex."""
+    """Raise an error if one of these is complex, or random itself, where a value of another kind has been met."""
+    if any(isinstance(tensor, RandomValue) for tensor in tensors):
+        raise TypeError(
+            "a Gaussian and a JointGaussian have no result: how two random values depend on each other is not tracked; "
+            "if they are independent, take x.marginals() of the latter"
+        )
     if any(tensor.is_complex() for tensor in tensors):
         raise TypeError("random values are real, and have no result with a complex operand; compute its parts apart")
 

@@ -334,6 +334,21 @@ def test_prelu_weight_gets_its_gradient():
     assert torch.autograd.gradcheck(moments, (weight,))
 
 
+@pytest.mark.parametrize("option", ["moments", "taylor"])
+def test_prelu_of_a_number_has_no_dimensions(option):
+    x = mnvi.Gaussian(torch.tensor(-0.3).double(), torch.tensor(0.5).double())
+    with mnvi.options(activation=option):
+        out = F.prelu(x, torch.tensor([0.2]).double())
+        assert out.mean.shape == out.var.shape == ()
+        assert_same(out, F.leaky_relu(x, 0.2))
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (2, 4)])
+def test_prelu_with_slopes_for_other_channels_is_refused(shape):
+    with pytest.raises(ValueError, match="prelu: weight has 3 slopes for"):
+        torch.prelu(gaussian(*shape), torch.ones(3))
+
+
 def test_rrelu_in_training_carries_the_variance_of_the_random_slope():
     lower, upper, samples = 0.1, 0.6, 200_000
     x = mnvi.Gaussian(torch.tensor([-2.0, -0.5, 0.0, 1.0]), torch.tensor([0.3, 1.0, 2.0, 0.5]))
@@ -346,6 +361,23 @@ def test_rrelu_in_training_carries_the_variance_of_the_random_slope():
     assert ((y.mean - mean).abs() <= 5 * (var / samples).sqrt()).all()
     fourth = (values - mean).pow(4).mean(0)
     assert ((y.var - var).abs() <= 5 * ((fourth - var.square()) / samples).sqrt()).all()
+
+
+def test_rrelu_in_training_by_the_first_order_rule_carries_the_variance_of_the_random_slope_too():
+    lower, upper, samples = 0.1, 0.6, 200_000
+    # far from the kink the function of value and slope is a product, and small noise leaves its first order alone
+    x = mnvi.Gaussian(torch.tensor([-2.0, -0.5, 1.0]).double(), torch.tensor([1e-4, 1e-4, 1e-4]).double())
+    with mnvi.options(activation="taylor"):
+        trained, evaluated = F.rrelu(x, lower, upper, training=True), F.rrelu(x, lower, upper)
+    generator = torch.Generator().manual_seed(0)
+    z = x.sample(samples, generator)
+    slope = lower + (upper - lower) * torch.rand(z.shape, generator=generator, dtype=z.dtype)
+    values = torch.where(z > 0, z, slope * z)
+    var, mean = torch.var_mean(values, 0)
+    fourth = (values - mean).pow(4).mean(0)
+    assert ((trained.var - var).abs() <= 5 * ((fourth - var.square()) / samples).sqrt()).all()
+    slopes = torch.tensor([0.35, 0.35, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(evaluated.var, slopes.square() * x.var)
 
 
 def test_clamp_takes_tensors_as_bounds_and_they_get_gradients():
@@ -361,6 +393,19 @@ def test_clamp_takes_tensors_as_bounds_and_they_get_gradients():
         return both.mean, both.var, below.mean, below.var, above.mean, above.var
 
     assert torch.autograd.gradcheck(moments, (low, high))
+
+
+@pytest.mark.parametrize("option", ["moments", "taylor"])
+def test_clamp_by_wider_bounds_is_that_of_every_row(option):
+    x, low = gaussian(3), torch.tensor([[-1.0, 0.0, 0.5], [0.5, -2.0, 1.0]], dtype=torch.float64)
+    calls = [lambda x, low: torch.clamp(x, min=low), lambda x, low: torch.clamp(x, max=low)]
+    calls += [lambda x, low: torch.clamp(x, low, low + 1), torch.clamp_min, torch.clamp_max]
+    with mnvi.options(activation=option):
+        for call in calls:
+            out = call(x, low)
+            assert out.mean.shape == out.var.shape == (2, 3)
+            for row in range(2):
+                assert_same(out[row], call(x, low[row]))
 
 
 def test_clamp_with_bounds_the_wrong_way_round_is_the_upper_bound_as_in_torch():

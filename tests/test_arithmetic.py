@@ -145,6 +145,22 @@ def test_the_reciprocal_is_as_far_off_as_documented(ratio):
     assert 1 - (out.std / draws.std(0)).item() == pytest.approx(4 * ratio**2, rel=0.1, abs=0.0025)  # 5 standard errors
 
 
+@pytest.mark.parametrize("name", ["mean", "sum", "amax", "amin", "max", "min"])
+@pytest.mark.parametrize("dim", [None, 0, -1])
+def test_reductions_of_a_number_give_it_back(name, dim):
+    x = mnvi.Gaussian(torch.tensor(0.3), torch.tensor(0.5))
+    out = getattr(torch, name)(x) if dim is None else getattr(torch, name)(x, dim)
+    out = out.values if isinstance(out, tuple) else out
+    assert out.mean.shape == out.var.shape == ()
+    assert torch.equal(out.mean, x.mean) and torch.equal(out.var, x.var)
+
+
+def test_a_dimension_that_is_not_there_is_refused():
+    for dim, x in ((2, X), (-3, X), (1, mnvi.Gaussian(torch.tensor(0.3), torch.tensor(0.5)))):
+        with pytest.raises(IndexError, match=f"amax, amin: dim={dim} must be from"):
+            torch.amin(x, dim)
+
+
 def test_one_object_minus_itself_is_certain():
     out = X - X
     assert (out.mean == 0).all()

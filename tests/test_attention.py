@@ -57,6 +57,14 @@ def test_zero_variance_gradients_and_half_precision(function):
     assert_half_precision_keeps_the_variance(function, gaussian(3, 5))
 
 
+def test_log_softmax_keeps_its_digits_under_a_common_offset():
+    mean, var = 5000 + torch.tensor([0.0, -9.0, -12.0, -30.0]), torch.full((4,), 1e6)
+    for function in (torch.log_softmax, torch.logsumexp):
+        low, high = (function(mnvi.Gaussian(mean.to(t), var.to(t)), -1) for t in (torch.float32, torch.float64))
+        torch.testing.assert_close(low.mean, high.mean.float(), rtol=1e-5, atol=0)
+        torch.testing.assert_close(low.var, high.var.float(), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("variance", [1e-12, 1.0, 1e6])
 @pytest.mark.parametrize("size", [1.0, 50.0, 1e4])
 def test_softmax_stays_a_probability_at_extreme_scales(size, variance):
@@ -85,7 +93,16 @@ def test_spellings_and_dtype():
     expected = torch.softmax(x, 1)
     for out in (F.softmax(x, dim=1), x.softmax(1), nn.Softmax(1)(x), F.softmin(-x, dim=1)):
         torch.testing.assert_close(out.var, expected.var)
-    assert F.softmax(x, 1, dtype=torch.float64).var.dtype == torch.float64
+    double = torch.float64
+    for out in (
+        F.softmax(x, 1, 3, double),
+        torch.softmax(x, 1, double),
+        x.softmax(1, double),
+        x.softmax(1, dtype=double),
+    ):
+        torch.testing.assert_close(out.var, torch.softmax(x.double(), 1).var, rtol=1e-12, atol=0)
+    for out in (F.log_softmax(x, 1, 3, double), torch.log_softmax(x, 1, double), x.log_softmax(1, double)):
+        torch.testing.assert_close(out.mean, torch.log_softmax(x.double(), 1).mean, rtol=1e-12, atol=0)
     with pytest.raises(ValueError, match="dim=None"):
         F.softmax(x)
 

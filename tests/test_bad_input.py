@@ -42,6 +42,43 @@ def elbo(**arguments: Any) -> mnvi.ELBO:
 
 
 CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
+    # Likelihoods
+    "uncertainty of a list": (
+        TypeError,
+        "CategoricalLikelihood: out must be a tensor, mnvi.Gaussian or mnvi.Samples, got list",
+        lambda: mnvi.CategoricalLikelihood().uncertainty([1.0]),
+    ),
+    "complex targets": (
+        TypeError,
+        "GaussianLikelihood: targets must be real numbers, got torch.complex64",
+        lambda: targets(torch.zeros(3, dtype=torch.complex64)),
+    ),
+    "boolean targets": (
+        TypeError,
+        "GaussianLikelihood: targets must be real numbers, got torch.bool",
+        lambda: targets(torch.zeros(3, dtype=torch.bool)),
+    ),
+    "complex labels": (
+        TypeError,
+        "CategoricalLikelihood: labels must be integers, got torch.complex64",
+        lambda: labels(torch.zeros(3, dtype=torch.complex64)),
+    ),
+    # Rules
+    "rule without parentheses": (
+        TypeError,
+        "rule: <lambda> does not ask its arguments for a rule; above a rule write e.g. @mnvi.rule(torch.erf)",
+        lambda: mnvi.rule(lambda x: x),
+    ),
+    "joint rule without parentheses": (
+        TypeError,
+        "above a rule write e.g. @mnvi.covariance.rule(torch.erf)",
+        lambda: mnvi.covariance.rule(lambda x: x),
+    ),
+    "rule for nothing": (
+        TypeError,
+        "rule: expected torch functions, e.g. @mnvi.rule(torch.erf), got none",
+        lambda: mnvi.rule()(lambda x: x),
+    ),
     # Gaussian
     "mean and var of different shape": (
         ValueError,
@@ -416,6 +453,8 @@ def test_a_matrix_product_with_itself_is_refused() -> None:
         (lambda x: torch.nn.functional.mse_loss(x, torch.ones(2)), "mnvi.ELBO"),
         (lambda x: x.argmax(), "x.mean or x.var"),
         (lambda x: torch.nn.LSTM(2, 2)(x[None]), "recurrent layers are not supported"),
+        (lambda x: torch.nn.RNNCell(2, 2)(x), "recurrent layers are not supported"),
+        (lambda x: torch.nn.RNNCell(2, 2, nonlinearity="relu")(x), "recurrent layers are not supported"),
     ],
 )
 def test_the_error_for_a_missing_rule_gives_advice_that_fits(call, hint: str) -> None:
@@ -440,6 +479,23 @@ def test_masked_fill_with_a_gaussian_names_the_way_out(target) -> None:
     with pytest.raises(TypeError, match=r"masked_fill: value must be a number.*torch\.where\(mask, value, x\)"):
         target.masked_fill(MASK, value)
     assert torch.where(MASK, value, SMALL).var.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: SMALL + JOINT,
+        lambda: JOINT + SMALL,
+        lambda: SMALL - JOINT,
+        lambda: SMALL * JOINT,
+        lambda: SMALL @ JOINT,
+        lambda: torch.maximum(SMALL, JOINT),
+        lambda: torch.cat([SMALL, JOINT]),
+    ],
+)
+def test_a_gaussian_and_a_joint_one_are_not_combined(call) -> None:
+    with pytest.raises(TypeError, match="how two random values depend on each other is not tracked"):
+        call()
 
 
 @pytest.mark.parametrize(

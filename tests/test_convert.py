@@ -240,6 +240,10 @@ class Custom(nn.Linear):
         return super().forward(input) + 1
 
 
+class Renamed(nn.Linear):
+    pass
+
+
 REFUSED = {
     "old weight norm": (lambda: hooked(nn.utils.weight_norm), "computes its weight in a hook"),
     "old spectral norm": (lambda: hooked(nn.utils.spectral_norm), "computes its weight in a hook"),
@@ -247,6 +251,7 @@ REFUSED = {
     "spectral norm": (lambda: hooked(parametrizations.spectral_norm), "is parametrised"),
     "lazy": (lambda: nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(2)), "has no weights yet"),
     "subclass": (lambda: nn.Sequential(nn.Linear(3, 3), Custom(3, 2)), "forward of its own"),
+    "subclass without a forward": (lambda: nn.Sequential(nn.Linear(3, 3), Renamed(3, 2)), "is a subclass of Linear"),
     "converted": (lambda: nn.Sequential(nn.Linear(3, 3), mnvi.convert(nn.Linear(3, 2), NOISE)), "posterior already"),
 }
 
@@ -258,7 +263,9 @@ def test_layer_that_cannot_be_converted_is_named(build: Callable[[], nn.Module],
     assert "layer '1'" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["old spectral norm", "weight norm", "spectral norm", "subclass", "converted"])
+@pytest.mark.parametrize(
+    "name", ["old spectral norm", "weight norm", "spectral norm", "subclass", "subclass without a forward", "converted"]
+)
 def test_layer_that_cannot_be_converted_can_be_skipped(name: str) -> None:
     converted = mnvi.convert(REFUSED[name][0](), NOISE, skip="1")
     assert isinstance(converted[0], BayesianLayer)
@@ -296,8 +303,8 @@ def test_arguments_of_a_wrong_type_are_named() -> None:
     for wrong in (3, "noise", mnvi.MeanField, None):
         with pytest.raises(TypeError, match="convert: posterior must be"):
             mnvi.convert(mlp(), wrong)
-    with pytest.raises(TypeError, match="posterior must be"):
-        mnvi.convert(mlp(), {"*": 1.0})
+    with pytest.raises(TypeError, match=r"convert: posterior\['2'\] must be .* got 1\.0"):
+        mnvi.convert(mlp(), {"*": NOISE, "2": 1.0})
 
 
 def test_converted_model_can_be_copied_and_pickled() -> None:

@@ -112,9 +112,47 @@ def test_indexing_picks_batch_and_entries(make):
     assert torch.equal(one.mean, x.mean[:, -1]) and torch.equal(one.var, x.var[:, -1])
 
 
-def test_an_index_that_would_tear_the_covariance_is_refused():
+MASK = torch.tensor([True, False, True, False, True])
+INDICES = [
+    (None, 0), (0, None), (slice(None), None), (0, None, 1), (None, 0, 1), (True, 0), (True, 0, 1), (None, ..., 1),
+    (0, ...), (0, 1, ...), (..., 1), (MASK, 1), (MASK, slice(1, 3)), ([0, 3], 1), ([0, 3], slice(1, 3)), (0, [2, 0]),
+    (slice(1, 4), [2, 0]), (MASK.tolist(), 1), (0, torch.tensor(1)), (0, np.int64(1)), (MASK.numpy(), 1), (range(2), 1),
+]  # fmt: skip
+
+
+@every_kind
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+def test_an_index_gives_the_shape_and_the_entries_it_gives_a_tensor(make, index):
+    for shape, place in (((5, 4), index), ((2, 5, 4), (1, *index))):
+        x = make(*shape)
+        out = x[place]
+        assert torch.equal(out.mean, x.mean[place])
+        assert torch.equal(out.var, x.var[place])
+        if isinstance(out, JointGaussian):
+            assert out.cov.shape == (*out.shape, out.shape[-1])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [torch.ones(2, 3, dtype=torch.bool), (0, 1, None), (0, 1, 2), (..., 0, 1), (..., None), (..., True)],
+    ids=repr,
+)
+def test_an_index_that_would_tear_the_covariance_is_refused(index):
     with pytest.raises(IndexError, match=r"x\[batch\]"):
-        random_joint(2, 3)[torch.ones(2, 3, dtype=torch.bool)]
+        random_joint(2, 3)[index]
+
+
+@pytest.mark.parametrize("first", [[0, 1], torch.tensor([0, 1]), torch.tensor([True, True])], ids=repr)
+@pytest.mark.parametrize("second", [[1, 2], torch.tensor([1, 2]), torch.tensor([True, False, True])], ids=repr)
+def test_pairs_of_examples_and_entries_are_refused_instead_of_crossed(first, second):
+    with pytest.raises(IndexError, match="pairs each example with an entry"):
+        random_joint(2, 3)[first, second]
+
+
+@every_kind
+def test_a_cast_to_integers_is_refused(make):
+    with pytest.raises(TypeError, match="only be converted to a floating-point dtype"):
+        make(2, 3).to(torch.long)
 
 
 def test_samples_have_the_covariance():

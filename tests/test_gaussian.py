@@ -162,8 +162,6 @@ REARRANGEMENTS: dict[str, Callable[[Any], Any]] = {
     "to device": lambda x: x.to("cpu"),
     "to other": lambda x: x.to(torch.zeros(1, dtype=torch.float64)),
     "type_as": lambda x: x.type_as(torch.zeros(1, dtype=torch.float64)),
-    "half": lambda x: x.half(),
-    "bfloat16": lambda x: x.bfloat16(),
     "float": lambda x: x.double().float(),
     "cpu": lambda x: x.cpu(),
 }
@@ -301,10 +299,10 @@ def test_in_place_change_of_shape_is_refused() -> None:
 def test_tensor_cannot_take_in_a_gaussian_in_place() -> None:
     x = gaussian(3)
     t = torch.zeros(3)
-    with pytest.raises(RuntimeError, match="its variance would be lost; write y = x \\+ g"):
+    with pytest.raises(RuntimeError, match=r"its variance would be lost; write y = x\.add\(g\)"):
         t += x
-    with pytest.raises(RuntimeError, match="its variance would be lost"):
-        t.mul_(x)
+    with pytest.raises(RuntimeError, match=r"its variance would be lost; write y = x\.mul\(g\)"):
+        t *= x
     with pytest.raises(TypeError, match="out= cannot take in a Gaussian"):
         torch.add(x, 1, out=t)
     assert (t == 0).all()

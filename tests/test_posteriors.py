@@ -112,6 +112,19 @@ def test_divergence_is_not_negative_down_to_the_smallest_prior_variance(prior_va
             assert divergence.multiplicative_noise(weight.view(1, 1), noise, prior_variance) >= 0, (weight, alpha)
 
 
+@pytest.mark.parametrize("prior_variance", [1e-9, 1e-8, 1e-5])
+def test_divergence_is_not_negative_up_to_the_documented_noise_and_hardly_beyond(prior_variance: float) -> None:
+    weight = torch.logspace(-12, 0, 4001, dtype=torch.float64)[:, None]
+    largest = 1e10 * prior_variance - 2
+    alpha = largest * torch.logspace(-12, 0, 25, dtype=torch.float64)
+    each = torch.vmap(torch.vmap(lambda w, a: divergence.multiplicative_noise(w, a, prior_variance)))
+    grid = torch.broadcast_tensors(weight, alpha)
+    assert (each(*grid) >= 0).all()
+    beyond = each(grid[0], 2 * largest + grid[1] * 1e6)
+    assert beyond.min() < 0  # or the bound would be too low
+    assert (beyond > -1e-10 / (2 * prior_variance)).all()
+
+
 def test_a_prior_variance_that_would_make_the_divergence_negative_is_refused() -> None:
     assert divergence.multiplicative_noise(torch.zeros(1, 1), torch.ones(1), 1e-10) < 0
     for tiny in (1e-30, 1e-10, 9e-10):

@@ -1,10 +1,12 @@
 """What the project promises about itself: its dependencies, its lock file and its documentation."""
 
 import importlib.metadata
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
+from abc import ABC
 from pathlib import Path
 from types import ModuleType
 
@@ -69,16 +71,47 @@ def test_package_states_the_version_that_is_installed():
 
 
 def public_objects() -> dict[str, object]:
-    """Every public name with its object; a public module stands for the names it lists itself."""
+    """Every public name with its object; a public module stands for the names it lists, or defines, itself."""
     objects: dict[str, object] = {}
     for name in mnvi.__all__:
         value = getattr(mnvi, name)
         objects[name] = value
         if isinstance(value, ModuleType):
-            objects |= {f"{name}.{inner}": getattr(value, inner) for inner in getattr(value, "__all__", [])}
+            objects |= {f"{name}.{inner}": getattr(value, inner) for inner in names_of(value)}
     return objects
+
+
+def names_of(module: ModuleType) -> list[str]:
+    defined = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isroutine(value) or inspect.isclass(value)
+        if not name.startswith("_") and value.__module__ == module.__name__
+    ]
+    return list(getattr(module, "__all__", defined))
 
 
 @pytest.mark.parametrize("name", public_objects())
 def test_public_name_has_a_docstring_with_an_example(name):
     assert ">>>" in (public_objects()[name].__doc__ or ""), f"mnvi.{name} has no runnable example in its docstring"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, value in public_objects().items() if not isinstance(value, ModuleType)]
+)
+def test_public_name_has_its_arguments_explained(name):
+    value = public_objects()[name]
+    if value is mnvi.Likelihood or (inspect.isclass(value) and issubclass(value, Exception | ABC)):
+        return  # nobody gives arguments to these
+    if not callable(value) or not inspect.signature(value).parameters:
+        return
+    assert re.search(r"^ *(Args|Attributes):$", value.__doc__ or "", re.MULTILINE), f"mnvi.{name} has no Args"
+
+
+LIKELIHOODS = (mnvi.Likelihood, mnvi.GaussianLikelihood, mnvi.CategoricalLikelihood)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("method", ["expected_log_prob", "predictive", "uncertainty"])
+def test_methods_of_a_likelihood_have_their_arguments_explained(likelihood, method):
+    assert "Args:" in (vars(likelihood)[method].__doc__ or "")

@@ -99,6 +99,25 @@ def test_message_of_a_missing_rule_keeps_its_promise():
     torch.testing.assert_close(mean, (0.5 * x.var).exp() * torch.sinh(x.mean))
 
 
+@pytest.mark.parametrize("wrap", [mnvi.quadrature, mnvi.taylor])
+def test_a_wider_argument_widens_both_streams_at_the_first_call_and_later(wrap):
+    x, factors = gaussian(3), torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.25, -1.0]]).double()
+    wrapped = wrap(lambda z, factor: factor * z)
+    for factor in (factors, factors[0], factors):
+        out = wrapped(x, factor)
+        torch.testing.assert_close(out.mean, factor * x.mean)
+        torch.testing.assert_close(out.var, factor.square() * x.var)
+
+
+@pytest.mark.parametrize("wrap", [mnvi.quadrature, mnvi.taylor])
+@pytest.mark.parametrize("function", [lambda z, d: z if d else z.sum(0), lambda z, d: z if d else z[None]])
+def test_another_shape_is_refused_after_the_first_call_too(wrap, function):
+    wrapped = wrap(function)
+    wrapped(gaussian(3), True)
+    with pytest.raises(ValueError, match=r"not elementwise: it maps shape \(3,\) to"):
+        wrapped(gaussian(3), False)
+
+
 def test_further_arguments_are_passed_on():
     x = gaussian(5)
     wrapped = mnvi.elementwise(lambda z, power, scale=1.0: scale * z**power)

@@ -57,6 +57,26 @@ def test_rule_gets_the_arguments_of_the_call() -> None:
     assert F.softmax(x, dim=3)[0] is x
 
 
+def test_input_by_its_name_goes_to_the_first_place_unless_the_rule_has_that_name() -> None:
+    Value.table.rule(torch.softmax)(lambda x, dim: (x, dim))
+    Value.table.rule(torch.where)(lambda condition, input, other: (condition, input, other))
+    x = Value(1)
+    assert torch.softmax(dim=2, input=x) == (x, 2)
+    mask = torch.ones(1)
+    assert torch.where(condition=mask, input=x, other=mask)[1] is x
+    Value.table.rule(*every("erf"))(lambda x: Value("new"))
+    assert torch.erf_(input=x) is x and x.content == "new"
+
+
+def test_rule_for_a_function_that_dispatches_by_itself() -> None:
+    @torch.overrides.wrap_torch_function(lambda x: (x,))
+    def own(x: object) -> object:
+        return x
+
+    Value.table.rule(own)(lambda x: "answered")
+    assert own(Value(1)) == "answered"
+
+
 def test_decorated_function_stays_what_it_was() -> None:
     def handler(x: Value) -> Value:
         return x

@@ -37,6 +37,10 @@ CASES: dict[str, Callable[[mnvi.Gaussian], mnvi.Gaussian]] = {
     "bilinear interpolation": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "bicubic interpolation": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
     "softmax": lambda x: F.softmax(x, -1),
+    "log softmax": lambda x: F.log_softmax(x, -1),
+    "log softmax over two": lambda x: F.log_softmax(x[..., :2], -1),
+    "logsumexp": lambda x: torch.logsumexp(x, -1),
+    "logsumexp over two dimensions": lambda x: torch.logsumexp(x, (2, 3)),
     "attention": lambda x: F.scaled_dot_product_attention(x[0], x[1], x[2]),
     "attention with normalised queries and keys": lambda x: F.scaled_dot_product_attention(
         F.normalize(x[0], dim=-1), F.normalize(x[1], dim=-1), x[2], scale=1.0

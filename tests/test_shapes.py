@@ -255,3 +255,46 @@ def test_a_half_precision_value_is_the_same_object_after_a_cast_to_what_it_is():
 
 def test_a_copy_is_another_object():
     assert X.clone() is not X and X.to(torch.float64, copy=True) is not X
+
+
+SECOND = gaussian(2, 4, 4, seed=3)
+IMAGE, MATRIX, VECTOR = gaussian(2, 4, 4), gaussian(3, 4), gaussian(4)
+KNOWN = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+# torch's own names of all arguments, in the order in which torch takes them without names
+NAMED = [
+    (torch.flatten, {"input": IMAGE, "start_dim": 1}), (torch.transpose, {"input": IMAGE, "dim0": 0, "dim1": 1}),
+    (torch.chunk, {"input": IMAGE, "chunks": 2}), (torch.permute, {"input": IMAGE, "dims": (1, 0, 2)}),
+    (torch.reshape, {"input": IMAGE, "shape": (2, 16)}), (torch.unsqueeze, {"input": IMAGE, "dim": 0}),
+    (torch.sigmoid, {"input": IMAGE}), (torch.neg, {"input": IMAGE}), (torch.square, {"input": IMAGE}),
+    (torch.clamp, {"input": IMAGE, "min": 0.0}), (torch.pow, {"input": IMAGE, "exponent": 2}),
+    (F.gelu, {"input": IMAGE}), (F.prelu, {"input": IMAGE, "weight": KNOWN[0, 0, :1]}),
+    (F.linear, {"input": IMAGE, "weight": KNOWN[0].T, "bias": KNOWN[0, 0]}),
+    (F.conv1d, {"input": IMAGE, "weight": KNOWN, "bias": KNOWN[:, 0, 0], "stride": 2}),
+    (F.conv_transpose1d, {"input": IMAGE, "weight": KNOWN}), (torch.dropout, {"input": IMAGE, "p": 0.5, "train": True}),
+    (torch.alpha_dropout, {"input": IMAGE, "p": 0.5, "train": True}),
+    (torch.layer_norm, {"input": IMAGE, "normalized_shape": [4]}),
+    (torch.group_norm, {"input": IMAGE, "num_groups": 2}),
+    (torch.mm, {"input": MATRIX, "mat2": KNOWN[0]}), (torch.bmm, {"input": IMAGE, "mat2": SECOND}),
+    (torch.mv, {"input": MATRIX, "vec": VECTOR}), (torch.dot, {"input": VECTOR, "tensor": KNOWN[0, :, 0]}),
+    (torch.matmul, {"input": MATRIX, "other": KNOWN[0]}), (torch.inner, {"input": VECTOR, "other": KNOWN[0, :, 0]}),
+    (torch.addmm, {"input": KNOWN[0, :3], "mat1": MATRIX, "mat2": KNOWN[0]}),
+    (torch.baddbmm, {"input": SECOND.mean, "batch1": IMAGE, "batch2": SECOND}),
+    (torch.addmv, {"input": KNOWN[0, 0], "mat": MATRIX, "vec": VECTOR}),
+    (torch.maximum, {"input": IMAGE, "other": SECOND}), (torch.minimum, {"input": SECOND.mean, "other": IMAGE}),
+    (torch.add, {"input": IMAGE, "other": SECOND}), (torch.mul, {"input": SECOND.mean, "other": IMAGE}),
+    (torch.where, {"condition": SECOND.mean > 0, "input": IMAGE, "other": SECOND}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "arguments"), NAMED, ids=lambda x: getattr(x, "__name__", ""))
+def test_arguments_by_torchs_names_are_those_by_place(function, arguments):
+    expected, out = function(*arguments.values()), function(**dict(reversed(arguments.items())))
+    for one, other in zip(out, expected, strict=True) if isinstance(out, tuple) else [(out, expected)]:
+        assert torch.equal(one.mean, other.mean) and torch.equal(one.var, other.var)
+
+
+@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.mul, torch.div, F.linear, torch.relu])
+def test_a_joint_gaussian_takes_torchs_names_too(function):
+    x = mnvi.JointGaussian(torch.ones(2), torch.eye(2))
+    names = {torch.relu: {}, F.linear: {"weight": torch.ones(3, 2)}}.get(function, {"other": torch.ones(2)})
+    assert torch.equal(function(input=x, **names).cov, function(x, *names.values()).cov)

@@ -12,6 +12,11 @@ from mnvi.metrics.classification import wrong
 class Reliability(NamedTuple):
     """Bins of `reliability`, each [num_bins]; confidence and accuracy are NaN where a bin is empty.
 
+    Attributes:
+        confidence: mean probability of the predicted class in each bin.
+        accuracy: fraction of each bin that is right.
+        counts: number of predictions in each bin.
+
     Example:
         >>> import torch
         >>> reliability(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), num_bins=2).counts

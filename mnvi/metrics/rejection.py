@@ -14,6 +14,10 @@ from mnvi.metrics.uncertainty import entropy
 class RejectionCurve(NamedTuple):
     """Points of `rejection_curve`, each [N]: the fraction rejected and the error of what remains.
 
+    Attributes:
+        rejected: fraction of the predictions that is rejected, the most uncertain first.
+        error: fraction of the remaining ones that is wrong.
+
     Example:
         >>> import torch
         >>> rejection_curve(torch.tensor([[0.6, 0.4], [0.9, 0.1]]), torch.tensor([1, 0])).error

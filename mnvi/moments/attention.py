@@ -65,8 +65,12 @@ def log_softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         >>> log_softmax(torch.zeros(1, 2), torch.ones(1, 2), -1)
         (tensor([[-0.9431, -0.9431]]), tensor([[0.5000, 0.5000]]))
     """
-    p = torch.softmax(widened(mean), dim)
-    return mean - logsumexp(mean, var, dim, keepdim=True)[0], _log_variance(p, _others(p, dim), var, dim)
+    logits = widened(mean)
+    logits = logits - logits.amax(dim, keepdim=True)
+    p = torch.softmax(logits, dim)
+    not_p = _others(p, dim)
+    total = _log_total(logits, dim) + 0.5 * (p * not_p * var).sum(dim, keepdim=True)
+    return (logits - total).to(mean.dtype), _log_variance(p, not_p, var, dim)
 
 
 def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -86,13 +90,23 @@ def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bo
         >>> logsumexp(torch.zeros(1, 2), torch.ones(1, 2), -1)
         (tensor([0.9431]), tensor([0.5000]))
     """
-    total = torch.logsumexp(widened(mean), dim, keepdim=True)
-    p = (widened(mean) - total).exp()
-    expectation = total + 0.5 * (p * (1 - p) * var).sum(dim, keepdim=True)
+    largest = widened(mean).amax(dim, keepdim=True)
+    logits = widened(mean) - largest  # a large total would leave few digits to p, the exponential of a difference
+    total = _log_total(logits, dim)
+    p = (logits - total).exp()
+    expectation = largest + (total + 0.5 * (p * _others(p, dim) * var).sum(dim, keepdim=True))
     variance = (p.square() * var).sum(dim, keepdim=True)
     if not keepdim:
         expectation, variance = expectation.squeeze(dim), variance.squeeze(dim)
     return expectation.to(mean.dtype), variance
+
+
+def _log_total(logits: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """log Σ exp of logits whose largest is 0: its exponential is the 1 of log1p, beside which a small rest would be
+    rounded off."""
+    leads = logits == 0
+    rest = logits.exp().masked_fill(leads, 0.0).sum(dim, keepdim=True) + (leads.sum(dim, keepdim=True) - 1)
+    return torch.log1p(rest)
 
 
 def _log_variance(p: Tensor, not_p: Tensor, var: Tensor, dim: int) -> Tensor:
@@ -100,7 +114,7 @@ def _log_variance(p: Tensor, not_p: Tensor, var: Tensor, dim: int) -> Tensor:
     return not_p.square() * var + _others(p.square() * var, dim)
 
 
-def _others(x: Tensor, dim: int) -> Tensor:
+def _others(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """The sum of all other entries, for x ≥ 0: their total without the largest, so that nothing cancels beside it."""
     largest = x.amax(dim, keepdim=True)
     leads = x == largest

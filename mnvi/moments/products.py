@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mnvi.precision import widened
@@ -32,19 +31,3 @@ def square(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     square = widened(mean).square()
     return (square + var).to(mean.dtype), 2 * var * (var + 2 * square)
-
-
-def matmul(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Moments of a matrix product of independent matrices with independent entries; exact.
-
-    .. math:: E = AB, \qquad V = V_a(V_b + B\circ B) + (A\circ A)V_b
-
-    Example:
-        >>> import torch
-        >>> a, v = torch.ones(2, 3), torch.full((2, 3), 0.5)
-        >>> matmul(a, v, a.T, v.T)[1]
-        tensor([[3.7500, 3.7500],
-                [3.7500, 3.7500]])
-    """
-    variance = torch.matmul(var_a, var_b + mean_b.square()) + torch.matmul(mean_a.square(), var_b)
-    return torch.matmul(mean_a, mean_b), variance

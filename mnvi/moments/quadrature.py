@@ -74,7 +74,8 @@ def quadrature_moments(
     node, instead of keeping every value.
 
     Args:
-        function: any elementwise function of a tensor; it may hold parameters of its own.
+        function: any elementwise function of a tensor; it may hold parameters of its own, and where they are wider
+            than the mean, so is the result.
         mean: :math:`\mu`.
         var: :math:`\sigma^2`.
         nodes: what :func:`gauss_hermite` returns.
@@ -87,6 +88,8 @@ def quadrature_moments(
     wide = mean.to(var.dtype)
     sigma = safe_sqrt(var)
     centre = function(wide)
+    if centre.shape != wide.shape:
+        wide, sigma = _repeated(function, wide, sigma, centre.shape)
     run = _forgetful if _remembers() else _plain
     first, second = torch.zeros_like(centre), torch.zeros_like(centre)
     for node, weight in nodes:
@@ -100,6 +103,21 @@ def _term(
 ) -> tuple[Tensor, Tensor]:
     step = function(mean + node * sigma) - centre
     return weight * step, weight * step.square()
+
+
+def broadcasts(shape: torch.Size, wider: torch.Size) -> bool:
+    """Whether a tensor of one shape can be expanded to the other."""
+    pairs = zip(reversed(shape), reversed(wider), strict=False)
+    return len(wider) >= len(shape) and all(size in (1, wide) for size, wide in pairs)
+
+
+def _repeated(function: Function, mean: Tensor, spread: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Both repeated to the shape that an elementwise function returns where it holds something wider than its input."""
+    if not broadcasts(mean.shape, shape) or function(mean.expand(shape)).shape != shape:
+        raise ValueError(
+            f"not elementwise: it maps shape {tuple(mean.shape)} to {tuple(shape)}; write a rule for it with @mnvi.rule"
+        )
+    return mean.expand(shape), spread.expand(shape)
 
 
 def _plain(function: Callable, *tensors: Tensor) -> Any:
@@ -122,6 +140,11 @@ def _remembers() -> bool:
 def taylor_moments(function: Function, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""The first-order rule: :math:`E = f(\mu)`, :math:`V = f'(\mu)^2\,\sigma^2`.
 
+    Args:
+        function: as in :func:`quadrature_moments`; torch must be able to differentiate it.
+        mean: :math:`\mu`.
+        var: :math:`\sigma^2`.
+
     Example:
         >>> import torch
         >>> taylor_moments(torch.square, torch.ones(1), torch.ones(1))
@@ -129,5 +152,8 @@ def taylor_moments(function: Function, mean: Tensor, var: Tensor) -> tuple[Tenso
     """
     wide = mean.to(var.dtype)
     value, pull_back = torch.func.vjp(function, wide)[:2]
+    if value.shape != wide.shape:  # each repetition has a slope of its own; of what was repeated inside, they add up
+        wide, var = _repeated(function, wide, var, value.shape)
+        value, pull_back = torch.func.vjp(function, wide)[:2]
     (slope,) = pull_back(torch.ones_like(value))  # an elementwise function has a diagonal Jacobian
     return value.to(mean.dtype), slope.square() * var

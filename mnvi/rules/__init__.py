@@ -37,6 +37,9 @@ def rule(*functions: Callable) -> Callable[[Callable], Callable]:
 def has_rule(function: Callable) -> bool:
     """Whether a function is answered for a ``Gaussian``.
 
+    Args:
+        function: the callable as torch sees it, e.g. ``torch.erf``; its other spellings count for themselves.
+
     Example:
         >>> import torch, mnvi.rules
         >>> mnvi.rules.has_rule(torch.relu), mnvi.rules.has_rule(torch.sort)

@@ -32,6 +32,7 @@ from mnvi.moments.hardswish import hardswish as hardswish_moments
 from mnvi.moments.quadrature import taylor_moments
 from mnvi.moments.relu import relu as relu_moments
 from mnvi.moments.softsign import softsign as softsign_moments
+from mnvi.precision import widened
 from mnvi.registry import NoRuleError, every
 from mnvi.settings import current
 
@@ -111,8 +112,12 @@ def prelu(x: Gaussian, weight: Tensor) -> Gaussian:
 
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         slope = weight.to(var.dtype)
-        if slope.numel() > 1 and mean.dim() > 1:
-            slope = slope.view(1, -1, *[1] * (mean.dim() - 2))
+        channels = mean.shape[1] if mean.dim() > 1 else 1
+        if slope.numel() not in (1, channels):
+            raise ValueError(
+                f"prelu: weight has {slope.numel()} slopes for {channels} channels; give 1 or one for each"
+            )
+        slope = slope.reshape(()) if slope.numel() == 1 else slope.view(1, -1, *[1] * (mean.dim() - 2))
         return piecewise.kink(mean, var, torch.ones_like(slope), slope)
 
     return _answer(x, lambda z: torch.prelu(z, weight.to(z.dtype)), moments)
@@ -126,7 +131,11 @@ def rrelu(
     moments: Moments = partial(piecewise.kink, above=1.0, below=0.5 * (lower + upper))
     if training:
         moments = partial(piecewise.random_kink, lowest=lower, highest=upper)
-    return _answer(x, lambda z: F.leaky_relu(z, 0.5 * (lower + upper)), moments)
+    out = _answer(x, lambda z: F.leaky_relu(z, 0.5 * (lower + upper)), moments)
+    if training and current.value.activation == "taylor":  # the slope is no argument of the function above
+        below = widened(x.mean).clamp(max=0)
+        return Gaussian.trusted(out.mean, out.var + (upper - lower) ** 2 / 12 * below.square())
+    return out
 
 
 @RULES.rule(*every("clamp", "clip"))

@@ -112,25 +112,26 @@ def square(x: Gaussian) -> Gaussian:
 
 
 @RULES.rule(*every("maximum"), *(torch.fmax, Tensor.fmax))
-def maximum(a: Operand, b: Operand, *, out: None = None) -> Gaussian:
+def maximum(input: Operand, other: Operand, *, out: None = None) -> Gaussian:
     """Clark's formula, exact for independent operands; a plain tensor is an operand without variance."""
-    if a is b:
-        assert isinstance(a, Gaussian)
-        return a
-    moments = [(x.mean, x.var) if isinstance(x, Gaussian) else _known(x) for x in (a, b)]
+    if input is other:
+        assert isinstance(input, Gaussian)
+        return input
+    moments = [(x.mean, x.var) if isinstance(x, Gaussian) else _known(x) for x in (input, other)]
     mean, var = larger(*moments[0], *moments[1])
     return _result(mean, var)
 
 
 @RULES.rule(*every("minimum"), *(torch.fmin, Tensor.fmin))
-def minimum(a: Operand, b: Operand, *, out: None = None) -> Gaussian:
-    if a is b:
-        assert isinstance(a, Gaussian)
-        return a
-    return neg(maximum(-a, -b))
+def minimum(input: Operand, other: Operand, *, out: None = None) -> Gaussian:
+    if input is other:
+        assert isinstance(input, Gaussian)
+        return input
+    return neg(maximum(-input, -other))
 
 
 def _known(value: Any) -> tuple[Tensor, Tensor]:
+    refuse_complex(value)
     return value, torch.zeros_like(value, dtype=widened(value).dtype)
 
 
@@ -163,7 +164,7 @@ def mean(
     average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
     count = 1
     for d in (dims,) if isinstance(dims, int) else dims:
-        count *= input.shape[d]
+        count *= input.shape[d] if input.dim() else 1  # a number has a dimension 0 all the same
     return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))
 
 

@@ -34,9 +34,14 @@ def _legacy_dim(dim: int | None, ndim: int) -> int:
 
 
 @RULES.rule(*every("softmax"))
-def softmax(input: Gaussian, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Gaussian:
+def softmax(input: Gaussian, dim: int | None = None, dtype: Any = None, *, out: None = None) -> Gaussian:
     x = _converted(input, dtype)
     return Gaussian.trusted(*attention.softmax(x.mean, x.var, _legacy_dim(dim, x.dim())))
+
+
+@RULES.rule(F.softmax)
+def functional_softmax(input: Gaussian, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Gaussian:
+    return softmax(input, dim, dtype)
 
 
 @RULES.rule(F.softmin)
@@ -45,9 +50,16 @@ def softmin(input: Gaussian, dim: int | None = None, _stacklevel: int = 3, dtype
 
 
 @RULES.rule(*every("log_softmax"))
-def log_softmax(input: Gaussian, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Gaussian:
+def log_softmax(input: Gaussian, dim: int | None = None, dtype: Any = None, *, out: None = None) -> Gaussian:
     x = _converted(input, dtype)
     return Gaussian.trusted(*attention.log_softmax(x.mean, x.var, _legacy_dim(dim, x.dim())))
+
+
+@RULES.rule(F.log_softmax)
+def functional_log_softmax(
+    input: Gaussian, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Gaussian:
+    return log_softmax(input, dim, dtype)
 
 
 @RULES.rule(*every("logsumexp"))

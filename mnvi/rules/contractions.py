@@ -42,9 +42,19 @@ def _contract(function: Any, a: Value, b: Value) -> Gaussian:
         return Gaussian.trusted(mean, function(var_a, var_b + known_b.square()) + function(known_a.square(), var_b))
 
 
-@RULES.rule(*every("matmul", "bmm", "mm", "mv"), Tensor.__matmul__, operator.matmul)
+@RULES.rule(*every("matmul"), Tensor.__matmul__, operator.matmul)
 def matmul(input: Value, other: Value, *, out: None = None) -> Gaussian:
     return _contract(torch.matmul, input, other)
+
+
+@RULES.rule(*every("bmm", "mm"))
+def mm(input: Value, mat2: Value, *, out: None = None) -> Gaussian:
+    return matmul(input, mat2)
+
+
+@RULES.rule(*every("mv"))
+def mv(input: Value, vec: Value, *, out: None = None) -> Gaussian:
+    return matmul(input, vec)
 
 
 @RULES.rule(Tensor.__rmatmul__)
@@ -60,7 +70,12 @@ def matmul_method(input: Value, other: Value) -> Gaussian:
     return matmul(input, other)
 
 
-@RULES.rule(*every("dot", "inner", "vdot"))
+@RULES.rule(*every("dot"))
+def dot(input: Value, tensor: Value, *, out: None = None) -> Gaussian:
+    return inner(input, tensor)
+
+
+@RULES.rule(*every("inner", "vdot"))
 def inner(input: Value, other: Value, *, out: None = None) -> Gaussian:
     if input is other and isinstance(input, Gaussian) and input.dim() == 1:
         squares = products.square(input.mean, input.var)
@@ -68,11 +83,27 @@ def inner(input: Value, other: Value, *, out: None = None) -> Gaussian:
     return _contract(torch.inner, input, other)
 
 
-@RULES.rule(*every("addmm", "baddbmm", "addmv"))
-def added_matmul(input: Any, a: Value, b: Value, *, beta: float = 1, alpha: float = 1, out: None = None) -> Gaussian:
+def _added(input: Any, a: Value, b: Value, beta: float, alpha: float) -> Gaussian:
     matrices: list[Any] = [a, b]
     product = torch.matmul(*matrices)
     return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]
+
+
+@RULES.rule(*every("addmm"))
+def addmm(input: Any, mat1: Value, mat2: Value, *, beta: float = 1, alpha: float = 1, out: None = None) -> Gaussian:
+    return _added(input, mat1, mat2, beta, alpha)
+
+
+@RULES.rule(*every("baddbmm"))
+def baddbmm(
+    input: Any, batch1: Value, batch2: Value, *, beta: float = 1, alpha: float = 1, out: None = None
+) -> Gaussian:
+    return _added(input, batch1, batch2, beta, alpha)
+
+
+@RULES.rule(*every("addmv"))
+def addmv(input: Any, mat: Value, vec: Value, *, beta: float = 1, alpha: float = 1, out: None = None) -> Gaussian:
+    return _added(input, mat, vec, beta, alpha)
 
 
 @RULES.rule(*every("outer", "ger"))

@@ -53,20 +53,20 @@ def dropout(x: JointGaussian, p: float = 0.5, training: bool = True, inplace: bo
 
 
 @RULES.rule(*every("add"))
-def add(a: Any, b: Any, *, alpha: float = 1, out: None = None) -> JointGaussian:
-    x, known = _known_operand("add", a, b)
-    mean = torch.add(x.mean, known, alpha=alpha) if x is a else torch.add(known, x.mean, alpha=alpha)
-    return _like(x if x is a else mul(x, alpha), mean)
+def add(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> JointGaussian:
+    x, known = _known_operand("add", input, other)
+    mean = torch.add(x.mean, known, alpha=alpha) if x is input else torch.add(known, x.mean, alpha=alpha)
+    return _like(x if x is input else mul(x, alpha), mean)
 
 
 @RULES.rule(*every("sub", "subtract"))
-def sub(a: Any, b: Any, *, alpha: float = 1, out: None = None) -> JointGaussian:
-    return add(a, b, alpha=-alpha)
+def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> JointGaussian:
+    return add(input, other, alpha=-alpha)
 
 
 @RULES.rule(*every("rsub"), Tensor.__rsub__)
-def rsub(a: Any, b: Any, *, alpha: float = 1) -> JointGaussian:
-    return add(b, a, alpha=-alpha)
+def rsub(input: Any, other: Any, *, alpha: float = 1) -> JointGaussian:
+    return add(other, input, alpha=-alpha)
 
 
 @RULES.rule(*every("neg", "negative"))
@@ -75,8 +75,8 @@ def neg(x: JointGaussian) -> JointGaussian:
 
 
 @RULES.rule(*every("mul", "multiply"))
-def mul(a: Any, b: Any, *, out: None = None) -> JointGaussian:
-    x, factor = _known_operand("mul", a, b)
+def mul(input: Any, other: Any, *, out: None = None) -> JointGaussian:
+    x, factor = _known_operand("mul", input, other)
     if x.spread is None:
         return JointGaussian.trusted(x.mean * factor)
     if not isinstance(factor, Tensor) or factor.dim() == 0:
@@ -89,15 +89,17 @@ def mul(a: Any, b: Any, *, out: None = None) -> JointGaussian:
 
 
 @RULES.rule(*every("div", "divide", "true_divide"), Tensor.__truediv__)
-def div(a: Any, b: Any) -> JointGaussian:
-    if isinstance(b, JointGaussian):
+def div(input: Any, other: Any) -> JointGaussian:
+    if isinstance(other, JointGaussian):
         raise TypeError("div: a JointGaussian can be divided by numbers and tensors, not the other way round")
-    return mul(a, 1 / b)
+    return mul(input, 1 / other)
 
 
 def _entrywise(function: Callable) -> Callable:
     def answer(x: JointGaussian, *args: Any, **kwargs: Any) -> JointGaussian:
         result = x._each(lambda t: function(t, *args, **kwargs))
+        if not result.mean.is_floating_point():
+            raise TypeError("a JointGaussian can only be converted to a floating-point dtype; for integers take x.mean")
         if result.spread is not None and result.spread.dtype != widened(result.spread).dtype:
             assert x.spread is not None
             result.spread = x.spread.to(result.device, torch.float32)  # as squares they would leave float16's range

@@ -30,6 +30,16 @@ def _dropout(sampled: Callable, variance: Callable, trains_by_default: bool) -> 
     return answer
 
 
+def _outside_functional(answer: Callable) -> Callable:
+    """Under ``torch`` itself the same has other names and no defaults."""
+
+    def direct(input: Gaussian, p: float, train: bool) -> Gaussian:
+        out: Gaussian = answer(input, p, train)
+        return out
+
+    return direct
+
+
 def _one_mask(function: Callable) -> Callable:
     """The function's own mask, 0 or 1/(1-p), for both streams the same."""
 
@@ -52,8 +62,8 @@ for _name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
     _function = getattr(F, _name)
     RULES.rule(_function)(_dropout(_one_mask(_function), moments.dropout, True))
 for _function in (torch.dropout, torch.feature_dropout):
-    RULES.rule(_function)(_dropout(_one_mask(_function), moments.dropout, True))
-RULES.rule(F.alpha_dropout, torch.alpha_dropout)(_dropout(_alpha_mask(False), moments.alpha_dropout, False))
-RULES.rule(F.feature_alpha_dropout, torch.feature_alpha_dropout)(
-    _dropout(_alpha_mask(True), moments.alpha_dropout, False)
-)
+    RULES.rule(_function)(_outside_functional(_dropout(_one_mask(_function), moments.dropout, True)))
+for _name, _per_channel in (("alpha_dropout", False), ("feature_alpha_dropout", True)):
+    _handler = _dropout(_alpha_mask(_per_channel), moments.alpha_dropout, False)
+    RULES.rule(getattr(F, _name))(_handler)
+    RULES.rule(getattr(torch, _name))(_outside_functional(_handler))

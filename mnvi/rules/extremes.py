@@ -21,9 +21,21 @@ class Extreme(NamedTuple):
     indices: Tensor
 
 
+def _counted(dim: int, ndim: int) -> int:
+    """From the front; a number has a dimension 0 all the same."""
+    count = ndim or 1
+    if not -count <= dim < count:
+        raise IndexError(
+            f"amax, amin: dim={dim} must be from {-count} to {count - 1} for a Gaussian of {ndim} dimensions"
+        )
+    return dim % count
+
+
 @RULES.rule(*every("amax"))
 def amax(input: Gaussian, dim: int | Sequence[int] = (), keepdim: bool = False, *, out: None = None) -> Gaussian:
-    dims = sorted({d % input.dim() for d in ((dim,) if isinstance(dim, int) else dim or range(input.dim()))})
+    dims = sorted({_counted(d, input.dim()) for d in ((dim,) if isinstance(dim, int) else dim or range(input.dim()))})
+    if input.dim() == 0:
+        return input
     others = [d for d in range(input.dim()) if d not in dims]
     shape = [1 if d in dims else size for d, size in enumerate(input.shape)] if keepdim else None
     rows = input.map(lambda t: t.permute(*others, *dims).flatten(len(others)))

@@ -50,16 +50,21 @@ for _function, _moments in (
 
 @RULES.rule(torch.layer_norm)
 def native_layer_norm(
-    x: Gaussian, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+    x: Gaussian,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Gaussian:
-    return Gaussian.trusted(*normalization.layer_norm(x.mean, x.var, shape, weight, bias, eps))
+    return Gaussian.trusted(*normalization.layer_norm(x.mean, x.var, normalized_shape, weight, bias, eps))
 
 
 @RULES.rule(torch.group_norm)
 def native_group_norm(
-    x: Gaussian, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
+    x: Gaussian, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
 ) -> Gaussian:
-    return Gaussian.trusted(*normalization.group_norm(x.mean, x.var, groups, weight, bias, eps))
+    return Gaussian.trusted(*normalization.group_norm(x.mean, x.var, num_groups, weight, bias, eps))
 
 
 @RULES.rule(F.normalize)
