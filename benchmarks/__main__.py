@@ -4,7 +4,7 @@ Everything that is compared runs in turn, round after round, in this one process
 rounds. Times on a shared machine drift, ratios within a run much less.
 
     python -m benchmarks                          # LeNet, AllCNN, ResNet18; writes benchmarks/results/speed.json
-    python -m benchmarks --models lenet --rounds 3
+    python -m benchmarks --models lenet --rounds 3    # some of it: printed, and written only where --output says
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--batch", type=int, default=100, help="batch size (default: 100)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds over all subjects (default: 7)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
+    parser.add_argument("--output", type=Path, help="where the figures go, as JSON (default: speed.json if all run)")
     arguments = parser.parse_args()
+    chosen = [set(arguments.models), set(arguments.methods), set(arguments.modes)]
+    if arguments.output is None and chosen == [set(MODELS), set(METHODS), set(MODES)]:
+        arguments.output = RESULTS  # of a part of it the README's table could not be made
     if "deterministic" not in arguments.methods or "eager" not in arguments.modes:
         parser.error("the deterministic eager network is what everything is compared with: leave it in")
 
@@ -61,7 +64,10 @@ def main() -> None:
         torch.compiler.reset()
         records += measure(model, arguments.methods, arguments.modes, arguments.batch, arguments.rounds)
         print(markdown(model, ratios([r for r in records if r["model"] == model])), flush=True)
-        write(arguments.output, {**document, "records": records})  # after every model, so that a stop loses one at most
+        if arguments.output is not None and arguments.output != RESULTS:
+            write(arguments.output, {**document, "records": records})  # so that a stop loses one model at most
+    if arguments.output == RESULTS:
+        write(RESULTS, {**document, "records": records})
 
 
 def write(path: Path, document: dict) -> None:

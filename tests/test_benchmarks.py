@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import mnvi
+from benchmarks import __main__ as speed
 from benchmarks import replicas, stability
 from benchmarks.subjects import Subject
 from benchmarks.tables import README, RESULTS, ratios, rendered
@@ -36,6 +37,30 @@ def test_ratios_are_to_the_eager_and_to_the_best_deterministic_network() -> None
     ]
     (row,) = [r for r in ratios(records) if r["method"] == "mnvi" and r["quantity"] == "inference"]
     assert (row["to_eager"], row["to_best"]) == (1.5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ([], ["speed.json"]),
+        (["--models", "lenet"], []),
+        (["--methods", "deterministic", "mnvi"], []),
+        (["--modes", "eager"], []),
+        (["--models", "lenet", "--output", "own.json"], ["own.json"]),
+    ],
+)
+def test_the_tracked_figures_are_written_by_a_whole_run_alone(
+    arguments: list[str], written: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(speed, "RESULTS", tmp_path / "speed.json")
+    monkeypatch.setattr(speed, "measure", lambda model, *_: [{"model": model}])
+    monkeypatch.setattr(torch.compiler, "reset", lambda: None)
+    monkeypatch.setattr(speed, "ratios", lambda records: records)
+    monkeypatch.setattr(speed, "markdown", lambda model, records: model)
+    monkeypatch.setattr("sys.argv", ["benchmarks", *arguments])
+    speed.main()
+    assert [path.name for path in tmp_path.iterdir()] == written
 
 
 def test_the_readme_shows_the_recorded_figures() -> None:

@@ -63,6 +63,12 @@ def test_multiplicative_noise_adds_one_parameter_per_input_unit(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_shared_mean_field_adds_as_many(name):
+    bayesian = mnvi.convert(build(name), mnvi.SharedMeanField(prior_variance=1e-4))
+    assert num_parameters(bayesian) == COUNTS[name][1]
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_mean_field_adds_one_parameter_per_weight_and_bias(name):
     bayesian = mnvi.convert(build(name), mnvi.MeanField(prior_variance=1e-4))
     assert num_parameters(bayesian) == COUNTS[name][2]

@@ -1,7 +1,12 @@
 """The smallest network of each torchvision family; ``python -m tools.torchvision_table`` tries all of them."""
 
+import json
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from tools import torchvision_table
 from tools.torchvision_table import examine, names, table
 
 SMALLEST = [
@@ -27,3 +32,26 @@ def test_every_family_is_among_the_smallest() -> None:
 def test_the_table_names_the_reason_of_a_failure() -> None:
     text = table({"net": {"model": "net", "works": False, "reason": "no rule for torch.fft"}})
     assert "0 of the 1 tried work" in text and "| net | no: no rule for torch.fft |" in text
+
+
+@pytest.mark.parametrize(("arguments", "tried"), [([], ["new"]), (["--again"], ["new", "old"]), (["old"], ["old"])])
+def test_old_passes_are_tried_again_when_asked_for(
+    arguments: list[str], tried: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[str] = []
+
+    def fails(command: list[str], **_: object) -> subprocess.CompletedProcess:
+        commands.append(command[-1])
+        return subprocess.CompletedProcess(command, 1, "", "no rule for torch.fft")
+
+    monkeypatch.setattr(torchvision_table, "RECORDS", tmp_path / "records.json")
+    monkeypatch.setattr(torchvision_table, "TABLE", tmp_path / "table.md")
+    monkeypatch.setattr(torchvision_table, "names", lambda: ["new", "old"])
+    monkeypatch.setattr(torchvision_table.subprocess, "run", fails)
+    monkeypatch.setattr("sys.argv", ["torchvision_table", *arguments])
+    record = {"model": "old", "works": False, "reason": "was so before"}
+    (tmp_path / "records.json").write_text(json.dumps({"old": record}))
+    torchvision_table.main()
+    assert commands == tried
+    reason = json.loads((tmp_path / "records.json").read_text())["old"]["reason"]
+    assert reason == ("no rule for torch.fft" if "old" in tried else "was so before")

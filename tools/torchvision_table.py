@@ -2,6 +2,7 @@
 
     python -m tools.torchvision_table                    # all of them; goes on where it was stopped
     python -m tools.torchvision_table resnet18 vgg11     # some of them
+    python -m tools.torchvision_table --again            # all of them, those that have passed before too
 
 Every network is built with random weights and converted unmodified. It counts as working when
 
@@ -168,12 +169,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="default: all that are not in docs/torchvision.json yet")
     parser.add_argument("--alone", metavar="MODEL", help="examine one network here and print its record")
+    parser.add_argument("--again", action="store_true", help="try those too that docs/torchvision.json has already")
     arguments = parser.parse_args()
     if arguments.alone:
         print(json.dumps(examine(arguments.alone)))
         return
     records: dict[str, dict] = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
-    for name in arguments.models or [name for name in names() if name not in records]:
+    for name in arguments.models or [name for name in names() if arguments.again or name not in records]:
         run = subprocess.run(
             [sys.executable, "-m", "tools.torchvision_table", "--alone", name], capture_output=True, text=True
         )
