@@ -97,8 +97,8 @@ def _search(cell: Cell, parts: list[Fold], ledger: Ledger, tracked: tracking.Run
 
         def keep(point: Point, result: dict[str, Any]) -> None:
             record = _record(cell, point, result)
-            ledger.add(record)
             _track(cell, record, ledger, tracked)
+            ledger.add(record)  # last: what is in the ledger is not looked at again, and its run has to be whole
             bar.advance(nll=result["nll"])
 
         searching.go_through(

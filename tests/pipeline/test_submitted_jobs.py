@@ -238,13 +238,16 @@ def test_a_cluster_with_another_token_is_named(nodes: Nodes, study: Path) -> Non
     assert "0" * 64 not in said
 
 
+EPOCHS = 100  # so many that trials are under way on both nodes at a time
+
+
 @pytest.mark.slow
 def test_a_search_survives_the_loss_of_a_node(study: Path) -> None:
     # Ray notices sooner than in its default quarter of a minute.
     hasty = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
     grid = {"mnvi": {**MNVI["mnvi"], "grid": {"learning_rate": [1.0e-3, 1.0e-4, 1.0e-5]}}}
-    recipe = {"epochs": 30, "milestones": [], "methods": grid}
-    cell = make_cell(experiment=recipe, study={"search": ["lenet"]}, limits={"search_epochs": 30})
+    recipe = {"epochs": EPOCHS, "milestones": [], "methods": grid}
+    cell = make_cell(experiment=recipe, study={"search": ["lenet"]}, limits={"search_epochs": EPOCHS})
     with ray_nodes.cluster(variables=hasty) as nodes:
         remotely = Remotely(nodes, study)
         process = remotely.start("tune")
@@ -258,7 +261,8 @@ def test_a_search_survives_the_loss_of_a_node(study: Path) -> None:
     assert len(trials[0]) == 3
     # Which trials ASHA ends depends on when they report; whole ones are the same, bit for bit.
     whole = [
-        {trial["hyperparameters"]["learning_rate"]: trial for trial in some if trial["epochs"] == 30} for some in trials
+        {trial["hyperparameters"]["learning_rate"]: trial for trial in some if trial["epochs"] == EPOCHS}
+        for some in trials
     ]
     both = whole[0].keys() & whole[1].keys()
     assert both and all(without_times(whole[0][key]) == without_times(whole[1][key]) for key in both)
