@@ -1,10 +1,12 @@
 """Many small networks together against a plain loop over single ones, with the same library.
 
 The data have the size of the boston set, the recipe is the study's. One network is trained by the loop, then all of
-them together, round after round in this one process; the figure is the ratio of the times per network.
+them together, round after round in this one process; the figure is the ratio of the times per network. What compiling
+takes counts: each round compiles anew, with the compiler's caches as they are.
 
     python -m benchmarks.replicas                 # 200 networks; writes benchmarks/results/replicas.json
-    python -m benchmarks.replicas --networks 20 --epochs 5 --rounds 1
+    python -m benchmarks.replicas --networks 20 --epochs 5 --rounds 1 --output mine.json
+    python -m benchmarks.replicas --plain         # without torch's compiler
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def one_by_the_loop(x: Tensor, y: Tensor, recipe: replicas.Recipe) -> None:
             optimizer.step()
 
 
-def measure(networks: int, epochs: int, rounds: int) -> dict:
+def measure(networks: int, epochs: int, rounds: int, compiled: bool) -> dict:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, FEATURES, generator=generator)
     y = x[:, 0] + 0.1 * torch.randn(ROWS, generator=generator)
@@ -53,7 +55,7 @@ def measure(networks: int, epochs: int, rounds: int) -> dict:
         loop, together = interleaved(
             [
                 lambda: one_by_the_loop(x, y, recipe),
-                lambda: replicas.train(build, [(x, y)] * networks, range(networks), recipe),
+                lambda: replicas.train(build, [(x, y)] * networks, range(networks), recipe, compile=compiled),
             ],
             rounds,
         )
@@ -61,6 +63,7 @@ def measure(networks: int, epochs: int, rounds: int) -> dict:
         "networks": networks,
         "epochs": epochs,
         "rounds": rounds,
+        "compiled": compiled,
         "threads": torch.get_num_threads(),
         "loop_milliseconds_per_network": loop,
         "together_milliseconds_per_network": together / networks,
@@ -84,15 +87,16 @@ def markdown(figures: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=200)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--plain", action="store_true", help="replay the recorded step instead of compiling it")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--readme", action="store_true", help="write recorded figures into the README; no run")
     arguments = parser.parse_args()
     if arguments.readme:
         replace_between_marks(README, "replicas", markdown(json.loads(RESULTS.read_text())))
         return
-    figures = measure(arguments.networks, arguments.epochs, arguments.rounds)
+    figures = measure(arguments.networks, arguments.epochs, arguments.rounds, not arguments.plain)
     write(arguments.output, figures)
     print(markdown(figures))
 
