@@ -6,7 +6,7 @@ takes counts: each round compiles anew, with the compiler's caches as they are.
 
     python -m benchmarks.replicas                 # 200 networks; writes benchmarks/results/replicas.json
     python -m benchmarks.replicas --networks 20 --epochs 5 --rounds 1 --output mine.json
-    python -m benchmarks.replicas --plain         # without torch's compiler
+    python -m benchmarks.replicas --plain         # without torch's compiler, as the study is unless told otherwise
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.timing import interleaved
 from mnvi import replicas
 
 RESULTS = Path(__file__).parent / "results" / "replicas.json"
+PLAIN = RESULTS.with_stem("replicas_plain")
 ROWS, FEATURES, PRIOR_VARIANCE = 455, 13, 10.0
 
 
@@ -72,16 +73,19 @@ def measure(networks: int, epochs: int, rounds: int, compiled: bool) -> dict:
     }
 
 
-def markdown(figures: dict) -> str:
-    return "\n".join(
-        [
-            "| networks | epochs | one by the loop | one of all together | ratio | peak memory |",
-            "| --- | --- | --- | --- | --- | --- |",
-            f"| {figures['networks']} | {figures['epochs']} | {figures['loop_milliseconds_per_network']:.0f} ms "
+def markdown(*measured: dict) -> str:
+    lines = [
+        "| step | networks | epochs | one by the loop | one of all together | ratio | peak memory |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for figures in measured:
+        lines.append(
+            f"| {'compiled' if figures['compiled'] else 'replayed'} | {figures['networks']} | {figures['epochs']} "
+            f"| {figures['loop_milliseconds_per_network']:.0f} ms "
             f"| {figures['together_milliseconds_per_network']:.1f} ms | {figures['ratio']:.0f} "
-            f"| {figures['peak_memory_bytes'] / 2**20:.0f} MiB |",
-        ]
-    )
+            f"| {figures['peak_memory_bytes'] / 2**20:.0f} MiB |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -90,14 +94,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="replay the recorded step instead of compiling it")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, help="instead of the tracked file")
     parser.add_argument("--readme", action="store_true", help="write recorded figures into the README; no run")
     arguments = parser.parse_args()
     if arguments.readme:
-        replace_between_marks(README, "replicas", markdown(json.loads(RESULTS.read_text())))
+        replace_between_marks(
+            README, "replicas", markdown(*(json.loads(path.read_text()) for path in (RESULTS, PLAIN)))
+        )
         return
     figures = measure(arguments.networks, arguments.epochs, arguments.rounds, not arguments.plain)
-    write(arguments.output, figures)
+    write(arguments.output or (PLAIN if arguments.plain else RESULTS), figures)
     print(markdown(figures))
 
 
