@@ -97,14 +97,20 @@ def extremes(*shape: int) -> Iterator[mnvi.Gaussian]:
         yield mnvi.Gaussian((50 - draws[1]) * var.sqrt(), var)
 
 
-def assert_float32_keeps_the_digits_of_float64(function: Callable, x: mnvi.Gaussian, error: float) -> None:
-    """Errors relative to each result's own scale: |E| + √V for the mean, V for the variance."""
+def assert_float32_keeps_the_digits_of_float64(
+    function: Callable, x: mnvi.Gaussian, error: float, scale: Callable[[mnvi.Gaussian], Tensor] | None = None
+) -> None:
+    """Errors relative to each result's own scale: |E| + √V for the mean, V for the variance.
+
+    ``scale`` gives another one in the place of V, where the result may be far smaller than what it is made of.
+    """
     wide = mnvi.Gaussian(x.mean.double(), x.var.double())
     out, exact = function(x), function(wide)
     assert out.mean.dtype == out.var.dtype == torch.float32
+    natural = exact.var if scale is None else scale(wide)
     smallest = torch.finfo(torch.float32).tiny / error  # below it float32 counts in steps of more than ``error``
-    mean_error = (out.mean - exact.mean).abs() / (exact.mean.abs() + exact.var.sqrt() + smallest)
-    var_error = (out.var - exact.var).abs() / (exact.var + smallest)
+    mean_error = (out.mean - exact.mean).abs() / (exact.mean.abs() + natural.sqrt() + smallest)
+    var_error = (out.var - exact.var).abs() / (natural + smallest)
     for name, found in (("mean", mean_error), ("variance", var_error)):
         assert (found <= error).all(), (
             f"{name} off by {found.max():.2g} of its scale, allowed {error:g}, for {_range(x)}"

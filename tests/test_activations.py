@@ -457,25 +457,27 @@ ALL = [
     nn.ReLU(), nn.ReLU6(), nn.Hardtanh(), nn.LeakyReLU(), nn.PReLU(), nn.RReLU(), nn.Threshold(0.1, 2.0),
     nn.Hardsigmoid(), nn.Hardswish(), nn.Hardshrink(), nn.Softshrink(), nn.ELU(), nn.CELU(), nn.SELU(), nn.GELU(),
     nn.GELU("tanh"), nn.Sigmoid(), nn.Tanh(), nn.SiLU(), nn.Mish(), nn.Softplus(), nn.LogSigmoid(), nn.Tanhshrink(),
-    nn.Softsign(),
+    nn.Softsign(), nn.GLU(), torch.abs, torch.erf, torch.erfc, torch.special.ndtr, torch.exp, torch.expm1, torch.sin,
+    torch.cos, torch.square, lambda x: torch.clamp(x, -0.5, 2.0), lambda x: torch.clamp(x, min=-0.5), lambda x: x**3,
 ]  # fmt: skip
 
 
 class Each(nn.Module):
     """Every activation on the same input: one graph for all of them."""
 
-    def __init__(self, modules):
+    def __init__(self, activations):
         super().__init__()
-        self.activations = nn.ModuleList(modules)
+        self.activations = activations
+        self.owned = nn.ModuleList(f for f in activations if isinstance(f, nn.Module))
 
     def forward(self, mean, var):
         x = mnvi.Gaussian(mean, var)
         return [part for activation in self.activations for y in [activation(x)] for part in (y.mean, y.var)]
 
 
-def inputs_and_networks(modules):
+def inputs_and_networks(activations):
     x = gaussian(5, 4, dtype=torch.float32)
-    return (x.mean, x.var), Each(modules).eval()
+    return (x.mean, x.var), Each(activations).eval()
 
 
 @pytest.mark.parametrize("option", ["moments", "taylor"])

@@ -190,13 +190,13 @@ def test_approximations_err_no_more_than_documented(approximation: str, classes:
     like = mnvi.CategoricalLikelihood(approximation=approximation)
     for largest, of_prob, of_log in ERRORS[approximation]:
         out = logits(25, classes, spread=largest / 1.5)
-        samples = torch.log_softmax(out.sample(20_000), -1)
-        noise = STANDARD_ERRORS / math.sqrt(20_000)
+        samples = torch.log_softmax(out.sample(SAMPLES), -1)
+        noise = STANDARD_ERRORS / math.sqrt(SAMPLES)
         probs = samples.exp()
         assert ((like.predictive(out).probs - probs.mean(0)).abs() <= of_prob + noise * probs.std(0)).all()
         if of_log is not None:
             y = torch.randint(classes, (25,))
-            chosen = samples.gather(-1, y.expand(20_000, -1).unsqueeze(-1)).squeeze(-1)
+            chosen = samples.gather(-1, y.expand(SAMPLES, -1).unsqueeze(-1)).squeeze(-1)
             value = like.expected_log_prob(out, y)
             assert ((value - chosen.mean(0)).abs() <= of_log + noise * chosen.std(0)).all()
 
