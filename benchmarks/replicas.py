@@ -6,7 +6,7 @@ takes counts: each round compiles anew, with the compiler's caches as they are.
 
     python -m benchmarks.replicas                 # 200 networks; writes benchmarks/results/replicas.json
     python -m benchmarks.replicas --networks 20 --epochs 5 --rounds 1 --output mine.json
-    python -m benchmarks.replicas --plain         # without torch's compiler, as the study is unless told otherwise
+    python -m benchmarks.replicas --plain         # without torch's compiler
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Loop:
         self.objective = objective.to(group.device)
         assert isinstance(objective.likelihood, mnvi.CategoricalLikelihood)
         self.likelihood = objective.likelihood
-        if resources.compile:
+        if resources.compile is True:
             self.objective.compile()
         self.model = group.wrap(self.objective)
         self.optimizer = _optimizer(job, self.objective)

@@ -65,6 +65,12 @@ def boolean(path: str, value: Any) -> bool:
     return value
 
 
+def switch(path: str, value: Any) -> Any:
+    if not isinstance(value, bool) and value != "auto":
+        raise fail(path, value, "true, false or auto", "write one of them without quotes")
+    return value
+
+
 def text(path: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise fail(path, value, "a text", "write some, in quotes if YAML takes it for something else")

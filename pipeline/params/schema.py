@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.params import checks
-from pipeline.params.checks import Check, boolean, integer, list_of, mapping, nullable, number, one_of, text
+from pipeline.params.checks import Check, boolean, integer, list_of, mapping, nullable, number, one_of, switch, text
 from pipeline.params.settings import ClassificationLimits, RegressionLimits
 
 KINDS = ("regression", "classification")
@@ -96,7 +96,7 @@ RESOURCES: dict[str, Check] = {
     "gpu": boolean,
     "cpus_per_worker": integer(1),
     "precision": one_of(("float32", "bfloat16", "float16")),
-    "compile": boolean,
+    "compile": switch,
     "accumulate": integer(1),
     "allow_fewer_workers": boolean,
 }

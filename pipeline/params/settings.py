@@ -73,7 +73,7 @@ class Resources:
     gpu: bool = False
     cpus_per_worker: int = 1
     precision: str = "float32"
-    compile: bool = False
+    compile: bool | str = "auto"  # tables where it pays
     accumulate: int = 1
     allow_fewer_workers: bool = False
 

@@ -13,6 +13,7 @@ import mnvi
 from mnvi import replicas
 from pipeline.params import Cell
 from pipeline.params.schema import WITHOUT_KL
+from pipeline.regression import compiling
 from pipeline.regression.folds import Fold, seed
 
 SAMPLING = ("mc_mfvi", "mc_dropout")
@@ -94,7 +95,7 @@ def train(
             seeds,
             recipe(cell),
             progress=progress,
-            compile=cell.resources.compile,
+            compile=compiling.wanted(cell, data),
         )
 
 

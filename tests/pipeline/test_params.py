@@ -92,6 +92,7 @@ MISTAKES = {
     "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but is needed"),
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
     "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
+    "resources/compile": ("yes", "resources.compile: 'yes' is not true, false or auto"),
     "datasets/boston": ({"kind": "table", "folder": "x", "splits": "kfold"}, "datasets.boston.folds: is missing"),
     "datasets/mine": ({"kind": "table", "splits": "standard"}, "datasets.mine: needs folder, in the layout of"),
     "datasets/yacht/file": ("yacht.csv", "datasets.yacht: needs folder, in the layout of the standard splits, or file"),

@@ -10,7 +10,7 @@ from tracking_cases import best_model
 from pipeline import cluster, files
 from pipeline.data import load_table
 from pipeline.params import code
-from pipeline.regression import evaluation, folds, networks, search, training
+from pipeline.regression import compiling, evaluation, folds, networks, search, training
 from pipeline.regression.chunks import Chunks
 from pipeline.regression.predictions import judge
 
@@ -157,3 +157,20 @@ def test_fewer_folds_than_the_data_have_are_not_complete(study, ray_is_up):
     one = train("deterministic")
     report = json.loads((one.model / "training.json").read_text())
     assert (report["folds"], report["runs"], report["complete"]) == (1, 1, False)
+
+
+def test_auto_compiles_what_is_long_enough_where_there_is_a_compiler(study, monkeypatch):
+    small = cell("mnvi")
+    few = [(torch.zeros(60, 3), torch.zeros(60))]
+    steps = small.experiment.epochs * -(-60 // small.experiment.batch_size)
+    many = few * -(-compiling.WORTH // steps)
+
+    def wanted(choice, data):
+        return compiling.wanted(replace(small, resources=replace(small.resources, compile=choice)), data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compiling, "available", lambda: True)
+        assert (wanted("auto", few), wanted("auto", many[:-1]), wanted("auto", many)) == (False, False, True)
+    assert (wanted(True, few), wanted(False, many)) == (True, False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert wanted("auto", many) is False
