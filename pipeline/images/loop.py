@@ -50,7 +50,8 @@ class Position:
     seconds: float = 0.0  # spent in this epoch
     history: list[Epoch] = field(default_factory=list)
     best_epoch: int = -1
-    best_score: float = math.inf
+    best_score: float = math.inf  # validation NLL of the best epoch
+    best_error: float = math.inf
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     finished: bool = False
 
@@ -141,7 +142,7 @@ class Loop:
                 "seconds": time.monotonic() - started,
             }
         )
-        self._keep_best(validation_nll)
+        self._keep_best(validation_nll, validation_error)
         at.epoch, at.step, at.sums, at.seconds = at.epoch + 1, 0, [0.0, 0.0, 0.0], 0.0
         patience = self.recipe.patience
         out_of_patience = patience is not None and at.epoch - at.best_epoch >= patience
@@ -219,13 +220,18 @@ class Loop:
             )
         return nll, error
 
-    def _keep_best(self, score: float | None) -> None:
-        """By validation NLL; without validation images the last weights are the best."""
+    def _keep_best(self, nll: float | None, error: float | None) -> None:
+        """By the validation images as ``selection`` says; without any the last weights are the best."""
         at = self.at
-        if score is None or not at.best_weights or score < at.best_score:
-            at.best_epoch, at.best_score = at.epoch + 1, math.inf if score is None else score
-            weights = self.objective.net.state_dict()
-            at.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
+        if nll is not None and error is not None:
+            by_error = self.recipe.selection == "error"
+            new, old = ((error, nll), (at.best_error, at.best_score)) if by_error else ((nll,), (at.best_score,))
+            if at.best_weights and new >= old:
+                return
+            at.best_score, at.best_error = nll, error
+        at.best_epoch = at.epoch + 1
+        weights = self.objective.net.state_dict()
+        at.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
 
     def _diverged(self, what: str) -> str:
         saved = self.checkpoints.paths()

@@ -140,6 +140,7 @@ def experiment(kind: str) -> dict[str, Check]:
             "augmentation": one_of(AUGMENTATIONS),
             "normalisation": one_of(NORMALISATIONS),
             "seeds": integer(1),
+            "selection": one_of(("nll", "error")),
             "patience": nullable(integer(1)),
         },
     }

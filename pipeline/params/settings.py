@@ -138,6 +138,7 @@ class Experiment:
     augmentation: str | None = None
     normalisation: str | None = None
     seeds: int | None = None
+    selection: str = "nll"  # whose best epoch on the validation images is kept: nll | error
     patience: int | None = None  # epochs without a better validation score before training stops
     methods: dict[str, Method] = field(default_factory=dict)
 

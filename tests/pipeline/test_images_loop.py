@@ -185,6 +185,16 @@ def test_patience_ends_training_early_and_the_best_weights_are_kept() -> None:
     assert found.best_epoch == 1 + scores.index(min(scores)) == len(scores) - 1
 
 
+@pytest.mark.parametrize(("selection", "best"), [("nll", 2), ("error", 4)])
+def test_the_best_epoch_is_chosen_as_selection_says(monkeypatch: pytest.MonkeyPatch, selection: str, best: int) -> None:
+    found = [(1.0, 0.5), (0.5, 0.3), (0.6, 0.2), (0.55, 0.2), (0.7, 0.2)]  # nll and error, epoch after epoch
+    coming = iter(found)
+    monkeypatch.setattr(Loop, "_validate", lambda loop: next(coming))
+    at = run(make_job(make_cell("deterministic", experiment={"epochs": 5, "milestones": [], "selection": selection})))
+    assert at.best_epoch == best
+    assert (at.best_score, at.best_error) == found[best - 1]
+
+
 def test_the_first_validation_images_alone_are_looked_at_if_so_asked() -> None:
     whole, part = (run(make_job(make_cell("deterministic", limits=limits))) for limits in ({}, VALIDATE_3))
     assert {epoch["validation_error"] * 3 for epoch in part.history} <= {0.0, 1.0, 2.0, 3.0}
