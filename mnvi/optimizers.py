@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from mnvi.replicas import Recipe
+    from mnvi.recipe import Recipe
 
 
 class SGD:

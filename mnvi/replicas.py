@@ -19,106 +19,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
 
 from mnvi.alike import described
-from mnvi.checks import is_number
+from mnvi.blocks import Block, Data, Recordings, Start, State, saved_tensors, tensors_of
 from mnvi.methods import Objective
 from mnvi.montecarlo import MonteCarlo
 from mnvi.objective import ELBO
-from mnvi.optimizers import OPTIMIZERS
-from mnvi.recording import Recording
+from mnvi.recipe import Recipe
+
+__all__ = ["CACHE", "Recipe", "Replicas", "block_size", "load", "train"]
 
 _FEW = 4  # fewer replicas than this do not pay for stepping together
 CACHE = 8 << 20  # bytes; replicas step together as long as what one step touches stays about this size
 
 Build = Callable[[int], Objective]
-Data = Sequence[tuple[Tensor, Tensor]]
 Progress = Callable[[list[int], int, Tensor], None]
-State = dict[str, Tensor]
 States = dict[str, Tensor | list[Tensor | None]]
 
 # What replicas that step together may differ in besides their tensors: κ and N go into the step as numbers, and in
 # training nothing reads the others.
 _OF_EACH = {ELBO: ("kappa", "num_data"), MonteCarlo: ("num_samples", "seed")}
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_above(value: Any, bound: float) -> bool:
-    return is_number(value) and bound < value < math.inf
-
-
-def _are_epochs(values: Any) -> bool:
-    return isinstance(values, Sequence) and not isinstance(values, str) and all(_is_whole(value, 0) for value in values)
-
-
-_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "epochs": (lambda value: _is_whole(value, 1), "a whole number, at least 1"),
-    "batch_size": (lambda value: _is_whole(value, 1), "a whole number, at least 1"),
-    "learning_rate": (lambda value: _is_above(value, 0), "a finite number above 0"),
-    "optimizer": (lambda value: isinstance(value, str) and value in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
-    "momentum": (lambda value: is_number(value) and 0 <= value < 1, "a number from 0 to below 1"),
-    "nesterov": (lambda value: isinstance(value, bool), "True or False"),
-    "weight_decay": (lambda value: is_number(value) and 0 <= value < math.inf, "a finite number, at least 0"),
-    "milestones": (_are_epochs, "a list of epochs, whole numbers of at least 0"),
-    "gamma": (lambda value: _is_above(value, 0), "a finite number above 0"),
-    "clip": (lambda value: value is None or _is_above(value, 0), "a finite number above 0, or None"),
-}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How every replica is trained; the optimisers are torch's SGD and Adam, the schedule its MultiStepLR.
-
-    Args:
-        epochs: passes over the data.
-        batch_size: the last batch of an epoch may be smaller.
-        learning_rate: at the start.
-        optimizer: ``"sgd"``, ``"adam"`` or ``"amsgrad"``.
-        momentum, nesterov: of SGD.
-        weight_decay: as in torch's optimisers, added to the gradient.
-        milestones: epochs from which on the learning rate is multiplied by ``gamma``, once each.
-        gamma: see there.
-        clip: largest absolute entry of a replica's gradient, which is scaled down as a whole where it is larger.
-
-    Example:
-        >>> Recipe(epochs=200, batch_size=64, learning_rate=0.05, momentum=0.9, milestones=(100, 150), clip=1.0).gamma
-        0.1
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    optimizer: str = "sgd"
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    milestones: Sequence[int] = ()
-    gamma: float = 0.1
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, (allowed, expected) in _ALLOWED.items():
-            value = getattr(self, name)
-            if not allowed(value):
-                raise ValueError(f"Recipe: {name}={value!r} must be {expected}")
-        for name in ("momentum", "nesterov"):
-            value = getattr(self, name)
-            if value and self.optimizer != "sgd":
-                raise ValueError(f"Recipe: {name}={value!r} is for sgd, not for {self.optimizer}; leave it out")
-        if self.nesterov and not self.momentum:
-            raise ValueError("Recipe: nesterov=True needs a momentum above 0")
-
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch."""
-        return self.learning_rate * self.gamma ** sum(milestone <= epoch for milestone in self.milestones)
 
 
 class Replicas:
@@ -157,7 +80,7 @@ class Replicas:
     def module(self, k: int) -> Objective:
         """Replica ``k`` by itself, in evaluation mode."""
         objective = _built(self.build, k, self.seeds[k])[0]
-        own = _saved(objective)
+        own = saved_tensors(objective)
         saved = {name: one for name, value in self.state.items() if (one := value[k]) is not None}
         differ = [name for name in {**own, **saved} if _shape(own, name) != _shape(saved, name)]
         if differ:
@@ -233,10 +156,10 @@ def train(
     kinds = _kinds(build, seeds)
     state, losses = _room(kinds, len(seeds)), torch.empty(len(seeds), recipe.epochs)
     for kind in kinds:
-        recordings = _Recordings(kind.objective, compile)
+        recordings = Recordings(kind.objective, compile)
         for members in _blocks(kind, data, recipe, compile):
             starts = [kind.starts.pop(k) for k in members]
-            block = _Block(starts, [data[k] for k in members], recipe, recordings)
+            block = Block(starts, [data[k] for k in members], recipe, recordings)
             for epoch in range(recipe.epochs):
                 losses[members, epoch] = block.epoch(epoch)
                 if progress is not None:
@@ -268,26 +191,12 @@ def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -
     return _block_size(_kinds(build, seeds[:1])[0], data, recipe)
 
 
-class _Start(NamedTuple):
-    """A replica before its training; its module is built once and let go."""
-
-    parameters: State  # those that are trained
-    rest: State  # other parameters, and buffers
-    kappa: float | Callable[[int], float]
-    num_data: float
-    generator: torch.Generator
-
-    def scale(self, epoch: int) -> float:
-        """What the KL is multiplied by."""
-        return (self.kappa(epoch) if callable(self.kappa) else self.kappa) / self.num_data
-
-
 @dataclass
 class _Kind:
     """Replicas that were built alike: one recorded step serves them all."""
 
     objective: Objective  # of the first
-    starts: dict[int, _Start]
+    starts: dict[int, Start]
 
 
 def _kinds(build: Build, seeds: Sequence[int]) -> list[_Kind]:
@@ -297,36 +206,10 @@ def _kinds(build: Build, seeds: Sequence[int]) -> list[_Kind]:
         kind = kinds.setdefault(described(objective, _OF_EACH), _Kind(objective, {}))
         parameters = {name: p.detach().clone() for name, p in objective.named_parameters() if p.requires_grad}
         _check_parameters(k, parameters)
-        others = {name: tensor for name, tensor in _tensors(objective).items() if name not in parameters}
+        others = {name: tensor for name, tensor in tensors_of(objective).items() if name not in parameters}
         rest = {name: tensor.detach().clone() for name, tensor in others.items()}
-        kind.starts[k] = _Start(parameters, rest, objective.elbo.kappa, objective.elbo.num_data, generator)
+        kind.starts[k] = Start(parameters, rest, objective.elbo.kappa, objective.elbo.num_data, generator)
     return list(kinds.values())
-
-
-def _tensors(objective: Objective) -> State:
-    """Parameters and buffers, each under its first name."""
-    return {**dict(objective.named_parameters()), **dict(objective.named_buffers())}
-
-
-def _saved(objective: Objective) -> State:
-    """Those of them that are part of a module's state."""
-    modules = objective.named_modules()
-    passing = {f"{path}.{name}".lstrip(".") for path, module in modules for name in module._non_persistent_buffers_set}
-    return {name: tensor for name, tensor in _tensors(objective).items() if name not in passing}
-
-
-def _names(objective: Objective) -> dict[str, str]:
-    """From every place where a module has a parameter or buffer to the first name of that tensor.
-
-    A module that occurs twice is there once: ``functional_call`` would not give it back as it was.
-    """
-    first: dict[int, str] = {}
-    return {
-        place: first.setdefault(id(tensor), place)
-        for path, module in objective.named_modules()
-        for own in (module.named_parameters, module.named_buffers)
-        for place, tensor in own(path, recurse=False, remove_duplicate=False)
-    }
 
 
 def _shape(tensors: State, name: str) -> torch.Size | None:
@@ -346,14 +229,14 @@ def _blocks(kind: _Kind, data: Data, recipe: Recipe, compile: bool) -> Iterator[
 def _block_size(kind: _Kind, data: Data, recipe: Recipe) -> int:
     first = next(iter(kind.starts))
     x, y = (part[None, : recipe.batch_size] for part in data[first])
-    alone = _Block([kind.starts[first]], [data[first]], recipe, _Recordings(kind.objective, compile=False))
+    alone = Block([kind.starts[first]], [data[first]], recipe, Recordings(kind.objective, compile=False))
     return max(1, CACHE // alone.recording(x, y).working_set())
 
 
 def _room(kinds: Sequence[_Kind], count: int) -> States:
     """Where the state of so many replicas goes: a list for what not all of them have in one shape."""
     state: States = {}
-    tensors = [_saved(kind.objective) for kind in kinds]
+    tensors = [saved_tensors(kind.objective) for kind in kinds]
     for name in dict.fromkeys(name for each in tensors for name in each):
         found = [each[name].detach() for each in tensors if name in each]
         alike = len(found) == len(kinds) and len({(tensor.shape, tensor.dtype) for tensor in found}) == 1
@@ -385,115 +268,6 @@ def _groups(data: Data, members: Iterable[int]) -> list[list[int]]:
         x, y = data[k]
         alike.setdefault((x.shape, y.shape, x.dtype, y.dtype), []).append(k)
     return list(alike.values())
-
-
-class _Recordings:
-    """The recorded steps of one kind of network, by the form of their batch; blocks of one size share them."""
-
-    def __init__(self, objective: Objective, compile: bool) -> None:
-        self.objective = objective
-        self.compile = compile
-        self.found: dict[tuple, Recording] = {}
-        self.names = _names(objective)
-        self.tensors = _tensors(objective)
-        self.saved = list(_saved(objective))
-
-    def of(self, example: tuple, full: bool) -> Recording:
-        form = tuple((tensor.shape, tensor.dtype) for tensor in example[-3:])
-        if form not in self.found:
-            with torch.random.fork_rng(devices=[]):
-                recording = Recording(self._step, example, [], compile=self.compile and full)
-            self._check_read(recording.captured())
-            self.found[form] = recording
-        return self.found[form]
-
-    def _check_read(self, captured: Iterable[Tensor]) -> None:
-        own = {tensor.data_ptr(): name for name, tensor in self.tensors.items() if tensor.numel()}
-        for tensor in captured:
-            if tensor.data_ptr() in own:
-                raise ValueError(
-                    f"replicas: {own[tensor.data_ptr()]} is read from a list or another place that only the first "
-                    "replica's module has; read it as an attribute of its module"
-                )
-
-    def _step(self, parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
-        """Gradients of all replicas [replicas, parameters], their losses, and the rest as it is afterwards."""
-        buffers = dict(self.objective.named_buffers())
-
-        def loss(parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, State]:
-            copied = {name: tensor.clone() if name in buffers else tensor for name, tensor in rest.items()}
-            given = {place: (parameters | copied)[name] for place, name in self.names.items()}
-            terms = functional_call(self.objective, given, (x, y), tie_weights=False)
-            return terms.nll + scale * terms.kl, {name: given[name] for name in rest}
-
-        step = vmap(grad_and_value(loss, has_aux=True), randomness="different")
-        gradients, (losses, rest) = step(parameters, rest, x, y, scale)
-        return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1), losses, rest
-
-
-class _Block:
-    """Replicas that step together."""
-
-    def __init__(self, starts: Sequence[_Start], data: Data, recipe: Recipe, recordings: _Recordings) -> None:
-        self.recipe = recipe
-        self.recordings = recordings
-        self.generators = [start.generator for start in starts]
-        self.starts = starts
-        self.flat, self.parameters = _flattened([start.parameters for start in starts])
-        self.rest = {name: torch.stack([start.rest[name] for start in starts]) for name in starts[0].rest}
-        self.optimizer = OPTIMIZERS[recipe.optimizer](self.flat, recipe)
-        self.data = _Shuffled(data)
-
-    def epoch(self, epoch: int) -> Tensor:
-        """One pass over the data; the mean loss of every replica."""
-        scale = torch.tensor([start.scale(epoch) for start in self.starts])
-        total = torch.zeros(len(self.starts))
-        for x, y in self.data.batches(self.recipe.batch_size, self.generators):
-            gradient, loss, self.rest = self.recording(x, y)(self.parameters, self.rest, x, y, scale)
-            if self.recipe.clip is not None:
-                gradient *= (self.recipe.clip / (gradient.abs().amax(1, keepdim=True) + 1e-6)).clamp(max=1)
-            self.optimizer.step(gradient, self.recipe.rate(epoch))
-            total += loss * y.shape[1]
-        return total / self.data.count
-
-    def recording(self, x: Tensor, y: Tensor) -> Recording:
-        example = (self.parameters, self.rest, x, y, torch.ones(len(self.starts)))
-        recording = self.recordings.of(example, full=y.shape[1] == self.recipe.batch_size)
-        recording.generators[:] = self.generators
-        return recording
-
-    def state(self) -> State:
-        """What a module's own state has, under its names and in its order."""
-        tensors = self.parameters | self.rest
-        return {name: tensors[name] for name in self.recordings.saved}
-
-
-class _Shuffled:
-    """The examples of all replicas, in a new order every epoch; replicas given the same tensors share them."""
-
-    def __init__(self, data: Data) -> None:
-        self.count = len(data[0][1])
-        unique: dict[tuple[int, int], int] = {}
-        places = [unique.setdefault((id(x), id(y)), len(unique)) for x, y in data]
-        firsts = [places.index(place) for place in range(len(unique))]
-        self.x = torch.cat([data[first][0] for first in firsts])
-        self.y = torch.cat([data[first][1] for first in firsts])
-        self.starts = torch.tensor(places)[:, None] * self.count
-
-    def batches(self, size: int, generators: Sequence[torch.Generator]) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.stack([torch.randperm(self.count, generator=generator) for generator in generators])
-        order += self.starts
-        for rows in order.split(size, dim=1):
-            chosen = rows.reshape(-1)
-            yield tuple(part.index_select(0, chosen).unflatten(0, rows.shape) for part in (self.x, self.y))
-
-
-def _flattened(parameters: list[State]) -> tuple[Tensor, State]:
-    """All parameters in one array [replicas, parameters], and its parts under their names and shapes."""
-    flat = torch.stack([torch.cat([p.flatten() for p in each.values()]) for each in parameters])
-    parts = flat.split([p.numel() for p in parameters[0].values()], dim=1)
-    shapes = {name: p.shape for name, p in parameters[0].items()}
-    return flat, {name: part.view(len(flat), *shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
 
 
 def _built(build: Build, k: int, seed: int) -> tuple[Objective, torch.Generator]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import mnvi
-from mnvi import replicas
+from mnvi import blocks, replicas
 from mnvi.recording import Recording
 
 SEEDS = [5, 6, 7]
@@ -235,7 +235,7 @@ def test_what_one_step_touches_does_not_grow_with_the_number_of_replicas(count, 
             super().__init__(*args, **kwargs)
             touched.append(self.working_set())
 
-    monkeypatch.setattr(replicas, "Recording", Measured)
+    monkeypatch.setattr(blocks, "Recording", Measured)
     monkeypatch.setattr(replicas, "CACHE", largest)
     build, sizes = builder(lambda: nn.Linear(FEATURES, 2)), set()
     recipe = dataclasses.replace(RECIPE, epochs=1, batch_size=50)
