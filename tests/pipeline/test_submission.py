@@ -8,12 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 import tiny_study
-import yaml
-from image_study import make_cell
+from image_study import make_cell, write_best
 
 from pipeline import storage, submission
 from pipeline.errors import StudyError
-from pipeline.params import Cell
 from pipeline.submission import inside
 from pipeline.submission.package import packed
 from pipeline.submission.submit import _fingerprint, _start
@@ -27,13 +25,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("RAY_ADDRESS", "MNVI_STORAGE"):
         monkeypatch.delenv(name, raising=False)
     return folder
-
-
-def written(cell: Cell) -> None:
-    """best.yaml, as `tune` writes it for a cell that is not searched."""
-    cell.tune.mkdir(parents=True)
-    best = {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}
-    (cell.tune / "best.yaml").write_text(yaml.safe_dump(best))
 
 
 def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
@@ -82,7 +73,7 @@ def test_what_a_submission_lacks_is_named(
     study: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], complaint: str
 ) -> None:
     cell = make_cell()
-    written(cell)
+    write_best(cell)
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     for name, value in variables.items():

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 import tiny_study
 import yaml
-from image_study import make_cell
+from image_study import make_cell, write_best
 from s3_server import s3_server
 
-from pipeline.params import Cell
 from tools import ray_nodes
 from tools.ray_nodes import Nodes
 
@@ -98,13 +97,6 @@ def copy_of(study: Path) -> Path:
     return copy
 
 
-def written(cell: Cell) -> None:
-    """best.yaml, as `tune` writes it for a cell that is not searched."""
-    cell.tune.mkdir(parents=True)
-    best = {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}
-    (cell.tune / "best.yaml").write_text(yaml.safe_dump(best))
-
-
 def without_times(values: Any) -> Any:
     if isinstance(values, list):
         return [without_times(value) for value in values]
@@ -137,7 +129,7 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
     cell = make_cell(
         experiment={"epochs": 2, "seeds": 1, "methods": MNVI}, resources={"workers": 2}, limits={"seeds": None}
     )
-    written(cell)
+    write_best(cell)
     bucket, keys = s3
     remotely = Remotely(nodes, study, **keys, MNVI_STORAGE=f"{bucket}/{study.parent.name}")
     status, said = remotely.run("train")
@@ -160,7 +152,7 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
 def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nodes: Nodes, study: Path) -> None:
     endless = {"epochs": 5000, "milestones": [], "seeds": 1, "methods": MNVI}
     cell = make_cell(experiment=endless, limits={"seeds": None})
-    written(cell)
+    write_best(cell)
     remotely = Remotely(nodes, study)
     first = remotely.start("train")
     state = remotely.storage / cell.state("train") / "seed-0"
@@ -231,7 +223,7 @@ def test_a_job_submitted_by_hand_joins_the_cluster(nodes: Nodes, study: Path) ->
 
 @pytest.mark.slow
 def test_a_cluster_with_another_token_is_named(nodes: Nodes, study: Path) -> None:
-    written(make_cell())
+    write_best(make_cell())
     status, said = Remotely(nodes, study, RAY_AUTH_TOKEN="0" * 64).run("train")
     assert status == 1
     assert f"RAY_ADDRESS={nodes.http}: the cluster does not let us in; set RAY_AUTH_TOKEN" in said
