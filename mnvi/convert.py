@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TypeVar, cast
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 
 from mnvi import layers
 from mnvi.attention import BayesianProjection, Projection, call_all_layers
+from mnvi.copying import copied
 from mnvi.layers import BayesianLayer
-from mnvi.mean_calls import with_mean_calls
+from mnvi.mean_calls import adapt_mean_calls
 from mnvi.posteriors import Posterior
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -47,8 +47,9 @@ def convert(
     A posterior has an effect where its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder
     and torchvision's Swin use weights without calling their layers; in the copy they are rewritten to call them (see
     :class:`mnvi.attention.MultiheadAttention`). A module of your own that reads ``layer.weight`` has to do the same.
-    Calls of ``x.mean(dim)`` in a module's methods are rewritten too, but not those in functions outside its class, such
-    as ``def gap(x): return x.mean((2, 3))``: write ``torch.mean(x, dim)`` there.
+    Calls of ``x.mean(dim)`` in a module's methods, and in functions that it holds as an attribute, are rewritten too,
+    but not those in functions that these call, such as ``def gap(x): return x.mean((2, 3))``: write
+    ``torch.mean(x, dim)`` there.
 
     Args:
         model: any module, a single layer included.
@@ -81,18 +82,15 @@ def convert(
                 f"convert: posterior[{pattern!r}] must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got "
                 f"{value!r}"
             )
-    selection = posteriors, None if only is None else _as_list(only), _as_list(skip)
+    selection = posteriors, None if only is None else _as_list("only", only), _as_list("skip", skip)
     try:
-        converted = copy.deepcopy(model)
-    except RuntimeError as error:
+        converted = copied("convert", model)
+    except ValueError:
         _choose(model, *selection)  # says which layer it is, if it can
-        raise ValueError(
-            "convert: the model cannot be copied; torch.nn.utils.weight_norm stands in the way, remove it with "
-            "remove_weight_norm or use torch.nn.utils.parametrizations.weight_norm"
-        ) from error
+        raise
     call_all_layers(converted)
     for module in converted.modules():
-        module.__class__ = with_mean_calls(type(module))
+        adapt_mean_calls(module)
     chosen = _choose(converted, *selection)
     by_weight: dict[int, BayesianLayer] = {}
     for name, layer_posterior in chosen.items():
@@ -171,21 +169,28 @@ def _choose(
         if matching:
             chosen[name] = matching[0]
     if not chosen:
+        known = ", ".join(kind.__name__ for kind in _BAYESIAN if kind is not Projection)
         raise ValueError(
-            "convert: there is no layer to convert; known are "
-            f"{', '.join(kind.__name__ for kind in _BAYESIAN if kind is not Projection)}, and only/skip must leave one"
+            f"convert: there is no layer to convert; known are {known}, not scripted and not quantised, and only/skip "
+            "must leave one"
         )
     for name in chosen:
         _refuse_what_cannot_be_converted(name, candidates[name])
     return chosen
 
 
-def _as_list(selectors: Selectors | None) -> list[Selector]:
+def _as_list(role: str, selectors: Selectors | None) -> list[Selector]:
     if selectors is None:
         return []
-    if isinstance(selectors, str | type) or callable(selectors):
-        return [selectors]
-    return list(selectors)
+    single = isinstance(selectors, str) or callable(selectors)
+    found = [cast(Selector, selectors)] if single else list(cast(Iterable[Selector], selectors))
+    for selector in found:
+        if isinstance(selector, nn.Module) or not (isinstance(selector, str) or callable(selector)):
+            raise TypeError(
+                f"convert: {role}={selector!r} must be a name pattern such as 'layer1.*', a module class, or a "
+                "function of name and module"
+            )
+    return found
 
 
 def _selects(selector: Selector, name: str, module: nn.Module) -> bool:
@@ -205,6 +210,11 @@ def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
             f"{where} is parametrised; call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') before "
             f"converting, or skip={name!r}"
         )
+    if "weight_mask" in module._buffers:
+        raise ValueError(
+            f"{where} is pruned; make that final with torch.nn.utils.prune.remove(layer, 'weight') before converting, "
+            f"or skip={name!r}"
+        )
     if "weight" not in module._parameters:
         raise ValueError(
             f"{where} computes its weight in a hook (weight_norm or spectral_norm); remove it with "
@@ -212,6 +222,8 @@ def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
         )
     if isinstance(module._parameters["weight"], nn.parameter.UninitializedParameter):
         raise ValueError(f"{where} has no weights yet; run the model once on an example before converting")
+    if cast(Tensor, module.weight).is_complex():
+        raise ValueError(f"{where} has complex weights, for which there is no posterior; skip={name!r}")
     original = next(kind for kind in type(module).__mro__ if kind in _BAYESIAN)
     if type(module).forward is not original.forward or "forward" in module.__dict__:
         raise ValueError(

@@ -246,3 +246,8 @@ def _check(mean: Tensor, cov: Tensor) -> None:
         lowest = cov.detach().diagonal(dim1=-2, dim2=-1).amin()
         if lowest < 0:
             raise ValueError(f"JointGaussian: cov has {lowest.item():g} on its diagonal; variances must be >= 0")
+        var = cov.detach().diagonal(dim1=-2, dim2=-1)
+        if (cov.detach().square() > 1.01 * var.unsqueeze(-1) * var.unsqueeze(-2)).any():
+            raise ValueError(
+                "JointGaussian: cov has a correlation beyond 1: |cov[i, j]| must be <= sqrt(var[i]·var[j])"
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -90,6 +91,9 @@ def fold_batch_norms(model: nn.Module) -> dict[nn.Module, Tensor]:
             len(norms), type(model).__name__, type(error).__name__, reason,
         )  # fmt: skip
         return {}
+    as_traced = _AsTraced(model.forward)
+    if pairs and as_traced.defaults:
+        model.register_forward_pre_hook(as_traced, with_kwargs=True)
     gains = {layer: _fold(layer, norm) for norm, layer in pairs.items()}
     for name, module in list(model.named_modules(remove_duplicate=False)):
         if module in pairs:
@@ -99,6 +103,29 @@ def fold_batch_norms(model: nn.Module) -> dict[nn.Module, Tensor]:
     return gains
 
 
+class _AsTraced:
+    """A hook before ``forward`` that refuses arguments other than those that the batch norms were folded for."""
+
+    def __init__(self, forward: Callable) -> None:
+        parameters = inspect.signature(forward).parameters.items()
+        self.defaults = {name: parameter.default for name, parameter in parameters if _has_default(parameter)}
+        self.places = {name: place for place, (name, _) in enumerate(parameters)}
+
+    def __call__(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        for name, default in self.defaults.items():
+            place = self.places[name]
+            given = args[place] if place < len(args) else kwargs.get(name, default)
+            if given is not default and (isinstance(given, Tensor) or given != default):
+                raise ValueError(
+                    f"batch norms were folded for {name}={default!r}, which this call changes; use the model as it was "
+                    "before mnvi.optimize_for_inference"
+                )
+
+
+def _has_default(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not inspect.Parameter.empty
+
+
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
         return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
@@ -106,12 +133,7 @@ class _Tracer(fx.Tracer):
 
 def _find_pairs(model: nn.Module) -> dict[nn.Module, nn.Module]:
     """Batch norms, each with the layer whose every output goes to it and to nothing else."""
-    defaults: dict[str, Any] = {
-        name: parameter.default
-        for name, parameter in inspect.signature(model.forward).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    graph = _Tracer().trace(model, concrete_args=defaults or None)
+    graph = _Tracer().trace(model, concrete_args=_AsTraced(model.forward).defaults or None)
     modules = dict(model.named_modules(remove_duplicate=False))
     calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
     used_otherwise = set()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from mnvi.convert import bayesian_layers
+from mnvi.copying import copied
 from mnvi.folding import fold_batch_norms
 from mnvi.frozen import can_be_frozen, freeze
 
@@ -22,7 +22,8 @@ def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_las
     noise variances are computed once. The copy is in evaluation mode and its parameters ask for no gradient; the model
     itself is left alone. A batch norm that does not follow a linear or convolution layer stays, as do all of them in a
     model that ``torch.fx`` cannot trace; the log, under the name "mnvi", says so. Deterministic models are accepted:
-    they get their batch norms folded.
+    they get their batch norms folded. It is ``forward`` that keeps its results: a batch norm that another method calls
+    may be folded away, and arguments other than the defaults that it was traced with are refused.
 
     ``state_dict`` holds the precomputed tensors beside ``weight`` and ``bias``. Pickles and deep copies are complete
     but not compiled: that is what ``torch.compile(copy)`` is for.
@@ -47,7 +48,7 @@ def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_las
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize_for_inference: model must be a torch.nn.Module, got {type(model).__name__}")
-    fast = copy.deepcopy(uncompiled(model)).eval().requires_grad_(False)
+    fast = copied("optimize_for_inference", uncompiled(model)).eval().requires_grad_(False)
     gains = fold_batch_norms(fast)
     for layer in bayesian_layers(fast):
         if can_be_frozen(layer):

@@ -5,8 +5,9 @@ would call the tensor. So :func:`mnvi.convert` gives such modules a subclass of 
 value first; for everything that is not a random value they mean what they meant.
 
 This reaches the methods of the class: plain, static and class methods, properties, what is nested inside them, and
-methods under decorators that use ``functools.wraps``. It does not reach functions outside the class, which other code
-may call too, nor a base class's method that an override calls through ``super()``: write ``torch.mean(x, dim)`` there.
+methods under decorators that use ``functools.wraps``; and functions that a module holds as an attribute, such as the
+lambda of a module that calls one. It does not reach functions that these call, nor a base class's method that an
+override calls through ``super()``: write ``torch.mean(x, dim)`` there.
 """
 
 from __future__ import annotations
@@ -42,6 +43,25 @@ def call_method(value: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
     if isinstance(value, RandomValue):
         return value._rules.answer(getattr(torch.Tensor, name), (value, *args), kwargs)
     return getattr(value, name)(*args, **kwargs)
+
+
+def adapt_mean_calls(module: nn.Module) -> None:
+    """Change the calls in a module's methods, and in functions that it holds as attributes, in place.
+
+    A function that was changed is the module's own, and cannot be pickled with it.
+
+    Example:
+        >>> import torch, mnvi
+        >>> module = torch.nn.Identity()
+        >>> module.average = lambda x: x.mean(1)
+        >>> adapt_mean_calls(module)
+        >>> module.average(mnvi.Gaussian(torch.zeros(2, 4), torch.ones(2, 4))).var
+        tensor([0.2500, 0.2500])
+    """
+    module.__class__ = with_mean_calls(type(module))
+    for name, value in vars(module).items():
+        if isinstance(value, FunctionType):
+            module.__dict__[name] = _adapt(value)
 
 
 def with_mean_calls(cls: type[nn.Module]) -> type[nn.Module]:

@@ -94,10 +94,12 @@ def build(name: str, network: Network, **hyperparameters: Any) -> nn.Module:
     """
     if name not in _METHODS:
         raise ValueError(f"build: name={name!r} is not one of {', '.join(NAMES)}")
-    known = inspect.signature(_METHODS[name]).parameters
+    known = list(inspect.signature(_METHODS[name]).parameters)[1:]
+    if "montecarlo" in known:
+        known = [*known[:-1], *list(inspect.signature(MonteCarlo).parameters)[1:]]
     for given in hyperparameters:
-        if given == "network" or (given not in known and "montecarlo" not in known):
-            names = ", ".join(list(known)[1:]) or "none"
+        if given not in known:
+            names = ", ".join(known) or "none"
             raise TypeError(f"build: {name} has no hyperparameter {given!r}; it has: {names}")
     return _METHODS[name](network, **hyperparameters)
 

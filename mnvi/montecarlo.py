@@ -154,6 +154,8 @@ class Ensemble(nn.Module):
             settings: of :class:`Ensemble`.
         """
         _check_count("num_members", num_members)
+        if isinstance(factory, nn.Module):
+            raise TypeError("Ensemble.of: factory must be a function that builds a member, e.g. lambda: models.mlp(13)")
         members = []
         for k in range(num_members):
             with _seeded(seed + k, torch.get_default_device()):

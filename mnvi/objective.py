@@ -51,8 +51,11 @@ class StepSchedule:
     def __post_init__(self) -> None:
         if not isinstance(self.values, Mapping):
             raise TypeError(f"StepSchedule: values={self.values!r} must be a mapping such as {{0: 0.01, 100: 0.1}}")
-        if 0 not in self.values or any(epoch < 0 for epoch in self.values):
-            raise ValueError(f"StepSchedule: values={dict(self.values)} must map epochs >= 0 to numbers, 0 included")
+        whole = all(isinstance(epoch, int) and not isinstance(epoch, bool) for epoch in self.values)
+        if not whole or 0 not in self.values or min(self.values) < 0:
+            raise ValueError(
+                f"StepSchedule: values={dict(self.values)} must map epochs, whole numbers >= 0, to numbers, 0 included"
+            )
         for epoch, value in self.values.items():
             _check_kappa(value, f"StepSchedule: the value from epoch {epoch} on")
 

@@ -189,8 +189,9 @@ def _takes_input_first(handler: Callable) -> bool:
 
 def _name(function: Callable) -> str:
     name = getattr(function, "__name__", str(function))
-    if name.startswith("linalg_"):
-        return "torch.linalg." + name.removeprefix("linalg_")
+    for family in ("linalg", "special"):
+        if name.startswith(f"{family}_"):
+            return f"torch.{family}.{name.removeprefix(f'{family}_')}"
     for prefix, namespace in (("torch.nn.functional", F), ("torch", torch), ("torch.Tensor", Tensor)):
         if getattr(namespace, name, None) is function:
             return f"{prefix}.{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -261,6 +261,12 @@ def refuse_complex(*tensors: Tensor) -> None:
         )
     if any(tensor.is_complex() for tensor in tensors):
         raise TypeError("random values are real, and have no result with a complex operand; compute its parts apart")
+
+
+def refuse_all_but_first(function: str, first: Any, others: Iterable[Any]) -> None:
+    """Raise an error unless of all arguments the first one alone is random."""
+    if not isinstance(first, RandomValue) or any(isinstance(other, RandomValue) for other in others):
+        raise TypeError(f"{function}: the first argument alone may be a random value; of the others pass the mean")
 
 
 def safe_sqrt(var: Tensor) -> Tensor:

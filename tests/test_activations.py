@@ -414,6 +414,11 @@ def test_clamp_with_bounds_the_wrong_way_round_is_the_upper_bound_as_in_torch():
     assert (y.var == 0).all()
 
 
+def test_clamp_by_float64_bounds_is_float64_as_in_torch():
+    y = torch.clamp(gaussian(3, dtype=torch.float32), min=torch.zeros(3, dtype=torch.float64))
+    assert y.mean.dtype == y.var.dtype == torch.float64
+
+
 def test_clamp_without_bounds_is_refused():
     with pytest.raises(ValueError, match="clamp: min=None and max=None"):
         torch.clamp(gaussian(2))

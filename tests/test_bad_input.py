@@ -319,13 +319,88 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "schedule without a start": (
         ValueError,
-        "StepSchedule: values={5: 1.0} must map epochs >= 0 to numbers, 0 included",
+        "StepSchedule: values={5: 1.0} must map epochs, whole numbers >= 0, to numbers, 0 included",
         lambda: mnvi.StepSchedule({5: 1.0}),
     ),
     "schedule from a negative epoch": (
         ValueError,
-        "must map epochs >= 0 to numbers",
+        "must map epochs, whole numbers >= 0, to numbers",
         lambda: mnvi.StepSchedule({0: 1.0, -3: 1.0}),
+    ),
+    "schedule from an epoch with a name": (
+        ValueError,
+        "must map epochs, whole numbers >= 0, to numbers",
+        lambda: mnvi.StepSchedule({0: 1.0, "end": 1.0}),
+    ),
+    "schedule from the middle of an epoch": (
+        ValueError,
+        "must map epochs, whole numbers >= 0, to numbers",
+        lambda: mnvi.StepSchedule({0: 1.0, 1.5: 1.0}),
+    ),
+    "ensemble of a network": (
+        TypeError,
+        "Ensemble.of: factory must be a function that builds a member",
+        lambda: mnvi.Ensemble.of(nn.Linear(1, 1), 3),
+    ),
+    "misspelt number of samples": (
+        TypeError,
+        "build: mc_dropout has no hyperparameter 'num_sample'; it has: num_samples, train_samples, chunk, seed",
+        lambda: mnvi.methods.build("mc_dropout", mnvi.models.mlp(3), num_sample=3),
+    ),
+    "correlation of nine": (
+        ValueError,
+        "JointGaussian: cov has a correlation beyond 1",
+        lambda: mnvi.JointGaussian(torch.zeros(2), torch.tensor([[1.0, 9.0], [9.0, 1.0]])),
+    ),
+    "layer chosen by its number": (
+        TypeError,
+        "convert: only=3 must be a name pattern",
+        lambda: mnvi.convert(mnvi.models.mlp(3), mnvi.MultiplicativeNoise(1.0), only=[3]),
+    ),
+    "layer chosen by itself": (
+        TypeError,
+        "convert: skip=Linear(in_features=3, out_features=2, bias=True) must be a name pattern",
+        lambda: mnvi.convert(mnvi.models.mlp(3), mnvi.MultiplicativeNoise(1.0), skip=nn.Linear(3, 2)),
+    ),
+    "complex layer": (
+        ValueError,
+        "convert: layer '' (Linear) has complex weights",
+        lambda: mnvi.convert(nn.Linear(3, 2, dtype=torch.complex64), mnvi.MultiplicativeNoise(1.0)),
+    ),
+    "sum in whole numbers": (
+        TypeError,
+        "a Gaussian has no torch.int64 values",
+        lambda: torch.sum(gaussian(3), dtype=torch.int64),
+    ),
+    "product added to its own factor": (
+        ValueError,
+        "not independent of the product",
+        lambda: torch.addmm(x := gaussian(2, 2), x, torch.eye(2)),
+    ),
+    "random weights of a layer norm": (
+        TypeError,
+        "layer_norm: the first argument alone may be a random value",
+        lambda: nn.functional.layer_norm(gaussian(2, 2), (2,), gaussian(2)),
+    ),
+    "random weights of a batch norm": (
+        TypeError,
+        "batch_norm: the first argument alone may be a random value",
+        lambda: nn.functional.batch_norm(gaussian(2, 2), None, None, gaussian(2), training=True),
+    ),
+    "random weights of a group norm of a tensor": (
+        TypeError,
+        "group_norm: the first argument alone may be a random value",
+        lambda: nn.functional.group_norm(torch.ones(2, 2), 1, gaussian(2)),
+    ),
+    "random condition": (
+        TypeError,
+        "where: condition must be a tensor of bool, got a Gaussian",
+        lambda: torch.where(gaussian(2), 0.0, 1.0),
+    ),
+    "random index": (
+        TypeError,
+        "gather: the first argument alone may be a random value",
+        lambda: torch.gather(torch.ones(2), 0, gaussian(2)),
     ),
     "schedule with a negative value": (
         ValueError,
@@ -466,6 +541,17 @@ def test_mean_takes_the_names_of_numpy() -> None:
     x = mnvi.Gaussian(torch.ones(2, 4), torch.ones(2, 4))
     out = torch.mean(x, axis=1, keepdims=True)
     assert out.shape == (2, 1) and torch.equal(out.var, torch.full((2, 1), 0.25))
+
+
+@pytest.mark.parametrize("dims", [(), []])
+def test_mean_over_no_dimension_is_over_all_as_in_torch(dims) -> None:
+    assert torch.mean(gaussian(4), dims).var == 0.25
+    assert torch.mean(gaussian(4), axis=dims).var == 0.25
+
+
+def test_the_error_for_a_special_function_has_its_public_name() -> None:
+    with pytest.raises(mnvi.NoRuleError, match=r"torch\.special\.i0"):
+        torch.special.i0(gaussian(2))
 
 
 SMALL = mnvi.Gaussian(torch.ones(3), torch.ones(3))

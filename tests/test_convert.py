@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
 import mnvi
 from mnvi.layers import BayesianLayer
@@ -275,6 +275,33 @@ def test_layer_that_cannot_be_converted_can_be_skipped(name: str) -> None:
 def test_model_that_torch_cannot_copy_is_refused_clearly() -> None:
     with pytest.raises(ValueError, match=r"cannot be copied; torch.nn.utils.weight_norm stands in the way"):
         mnvi.convert(hooked(nn.utils.weight_norm), NOISE, skip="1")
+
+
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.layer(x)
+        return self.last
+
+
+@pytest.mark.parametrize("use", [lambda net: mnvi.convert(net, NOISE), mnvi.optimize_for_inference])
+def test_a_tensor_that_stands_in_the_way_of_a_copy_is_named(use) -> None:
+    net = nn.Sequential(Remembering())
+    net(torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"cannot be copied; 0\.last was computed and has a gradient's graph"):
+        use(net)
+
+
+def test_pruned_layer_is_refused_until_pruning_is_final() -> None:
+    net = mlp()
+    prune.l1_unstructured(net[0], "weight", 0.5)
+    with pytest.raises(ValueError, match=r"layer '0' \(Linear\) is pruned; .*prune\.remove"):
+        mnvi.convert(net, NOISE)
+    prune.remove(net[0], "weight")
+    assert (mnvi.convert(net, NOISE)[0].weight == 0).any()
 
 
 def test_layer_with_a_patched_forward_is_refused() -> None:

@@ -145,6 +145,20 @@ class OptionalArgument(TwoReaders):
         return self.norm(x) * scale if mask is None else x * mask
 
 
+@pytest.mark.parametrize("compile", [False, True])
+def test_arguments_that_the_folding_was_not_made_for_are_refused(compile):
+    net, x = mnvi.convert(OptionalArgument(), mnvi.MultiplicativeNoise(1.0)).eval(), torch.randn(2, 2, 4, 4)
+    disturb_batch_norms(net)
+    fast = mnvi.optimize_for_inference(net, compile=compile)
+    assert batch_norms(fast) == 0
+    for arguments in ((x,), (x, None), (x, None, 2.0)):
+        assert_same(fast(*arguments), net(*arguments))
+    assert_same(copy.deepcopy(fast)(x, mask=None), net(x))
+    for given in ({"mask": torch.ones(4)}, {"scale": 3.0}):
+        with pytest.raises(ValueError, match=rf"batch norms were folded for {next(iter(given))}="):
+            fast(x, **given)
+
+
 class TiedWeights(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -315,6 +315,23 @@ def gap(x: Tensor) -> Tensor:
     return x.mean(1)
 
 
+class Lambda(nn.Module):
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("function", [lambda x: x.mean(1), gap])
+def test_a_function_that_a_module_holds_is_adapted_in_the_copy_alone(function) -> None:
+    written = nn.Sequential(nn.Linear(3, 4), Lambda(function))
+    net = converted(written)
+    assert torch.equal(net(torch.ones(1, 3)).var, net[0](torch.ones(1, 3)).var.mean(1) / 4)
+    assert written[1].function is function
+
+
 def test_a_helper_outside_the_class_is_not_touched() -> None:
     class Calling(Layered):
         def forward(self, x: Tensor) -> Tensor:

@@ -145,6 +145,8 @@ def clamp(x: Gaussian, min: Bound = None, max: Bound = None, *, out: None = None
             raise TypeError(f"clamp: {name} must be a number or a tensor, got a Gaussian; see torch.maximum")
     if min is None and max is None:
         raise ValueError("clamp: min=None and max=None leave nothing to do; give at least one of them")
+    if any(isinstance(bound, Tensor) and bound.dtype == torch.float64 for bound in (min, max)):
+        x = x.double()  # as torch does
     return _answer(x, partial(torch.clamp, min=min, max=max), lambda mean, var: _clamp(mean, var, min, max))
 
 

@@ -27,6 +27,8 @@ def _result(mean: Tensor, var: Tensor) -> Gaussian:
     if mean.dtype == torch.float64:
         var = var.double()
     refuse_complex(mean)
+    if not mean.is_floating_point():
+        raise TypeError(f"a Gaussian has no {mean.dtype} values; ask for a floating-point dtype, or take x.mean")
     return Gaussian.trusted(mean, var if var.shape == mean.shape else var.expand_as(mean))
 
 
@@ -160,7 +162,7 @@ def mean(
 ) -> Gaussian:
     r"""Mean of :math:`n` entries: variance :math:`\frac{1}{n^2}\sum_i v_i`."""
     dim, keepdim = axis if dim is None else dim, keepdim or keepdims
-    dims = tuple(range(input.dim())) if dim is None or dim == () else dim
+    dims = tuple(range(input.dim())) if dim is None or (not isinstance(dim, int) and not len(dim)) else dim
     average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
     count = 1
     for d in (dims,) if isinstance(dims, int) else dims:

@@ -84,6 +84,8 @@ def inner(input: Value, other: Value, *, out: None = None) -> Gaussian:
 
 
 def _added(input: Any, a: Value, b: Value, beta: float, alpha: float) -> Gaussian:
+    if isinstance(input, Gaussian) and (input is a or input is b):
+        raise ValueError("the Gaussian that a product is added to is a factor too, and not independent of the product")
     matrices: list[Any] = [a, b]
     product = torch.matmul(*matrices)
     return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]

@@ -11,6 +11,29 @@ from torch import Tensor
 
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import normalization
+from mnvi.value import refuse_all_but_first
+
+
+def _normalised(moments: Callable) -> Callable[..., Gaussian]:
+    def answer(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        refuse_all_but_first(moments.__name__, input, (*args, *kwargs.values()))
+        return Gaussian.trusted(*moments(input.mean, input.var, *args, **kwargs))
+
+    return answer
+
+
+_batch_norm = _normalised(normalization.batch_norm)
+_layer_norm = _normalised(normalization.layer_norm)
+_group_norm = _normalised(normalization.group_norm)
+
+for _functions, _answer in (
+    ((F.batch_norm,), _batch_norm),
+    ((F.layer_norm,), _layer_norm),
+    ((F.rms_norm, torch.rms_norm), _normalised(normalization.rms_norm)),
+    ((F.group_norm,), _group_norm),
+    ((F.instance_norm,), _normalised(normalization.instance_norm)),
+):
+    RULES.rule(*_functions)(_answer)
 
 
 @RULES.rule(torch.batch_norm)
@@ -25,27 +48,7 @@ def native_batch_norm(
     eps: float,
     cudnn_enabled: bool = True,
 ) -> Gaussian:
-    return Gaussian.trusted(
-        *normalization.batch_norm(x.mean, x.var, running_mean, running_var, weight, bias, training, momentum, eps)
-    )
-
-
-def _normalised(moments: Callable) -> Callable:
-    def answer(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
-        return Gaussian.trusted(*moments(input.mean, input.var, *args, **kwargs))
-
-    return answer
-
-
-for _function, _moments in (
-    (F.batch_norm, normalization.batch_norm),
-    (F.layer_norm, normalization.layer_norm),
-    (F.rms_norm, normalization.rms_norm),
-    (torch.rms_norm, normalization.rms_norm),
-    (F.group_norm, normalization.group_norm),
-    (F.instance_norm, normalization.instance_norm),
-):
-    RULES.rule(_function)(_normalised(_moments))
+    return _batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
 @RULES.rule(torch.layer_norm)
@@ -57,14 +60,14 @@ def native_layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> Gaussian:
-    return Gaussian.trusted(*normalization.layer_norm(x.mean, x.var, normalized_shape, weight, bias, eps))
+    return _layer_norm(x, normalized_shape, weight, bias, eps)
 
 
 @RULES.rule(torch.group_norm)
 def native_group_norm(
     x: Gaussian, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
 ) -> Gaussian:
-    return Gaussian.trusted(*normalization.group_norm(x.mean, x.var, num_groups, weight, bias, eps))
+    return _group_norm(x, num_groups, weight, bias, eps)
 
 
 @RULES.rule(F.normalize)

@@ -12,7 +12,7 @@ from torch import Tensor
 from mnvi.gaussian import RULES, Gaussian
 from mnvi.precision import widened
 from mnvi.registry import every
-from mnvi.value import refuse_complex
+from mnvi.value import refuse_all_but_first, refuse_complex
 
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
@@ -34,6 +34,7 @@ def _rearrange(function: Callable) -> Callable:
         function = torch.unflatten  # the method is written in Python in a way that dynamo cannot follow
 
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        refuse_all_but_first(function.__name__, x, (*args, *kwargs.values()))
         if function is Tensor.view and any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
             raise TypeError("view: the bits of a Gaussian have no other meaning; convert it with x.to(dtype)")
         return _changed(x, function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
@@ -48,6 +49,7 @@ def _changed(x: Gaussian, mean: Tensor, var: Tensor) -> Gaussian:
 
 def _divide(function: Callable) -> Callable:
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> tuple[Gaussian, ...]:
+        refuse_all_but_first(function.__name__, x, (*args, *kwargs.values()))
         pieces = zip(function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs), strict=True)
         return tuple(Gaussian.trusted(mean, var) for mean, var in pieces)
 
@@ -56,6 +58,7 @@ def _divide(function: Callable) -> Callable:
 
 def _create(function: Callable) -> Callable:
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Tensor:
+        refuse_all_but_first(function.__name__, x, (*args, *kwargs.values()))
         created: Tensor = function(x.mean, *args, **kwargs)
         return created
 
@@ -104,7 +107,7 @@ def expand_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tens
 
 @RULES.rule(Tensor.type_as)
 def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor:
-    return x.to(other.dtype)
+    return x.to(other.device, other.dtype)
 
 
 @RULES.rule(torch.broadcast_tensors)
@@ -148,7 +151,9 @@ def pad(input: Gaussian, pad: Sequence[int], mode: str = "constant", value: floa
 
 
 @RULES.rule(torch.where)
-def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Gaussian:
+def where(condition: Any, input: Any, other: Any, *, out: None = None) -> Gaussian:
+    if isinstance(condition, Gaussian):
+        raise TypeError("where: condition must be a tensor of bool, got a Gaussian; compare its mean, e.g. x.mean > 0")
     values = input, other
     means: list[Any] = [x.mean if isinstance(x, Gaussian) else x for x in values]
     variances: list[Any] = [x.var if isinstance(x, Gaussian) else 0.0 for x in values]

@@ -1,0 +1,49 @@
+"""A model's copy, or the reason why there is none."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+from torch import Tensor, nn
+from torch.nn.utils.weight_norm import WeightNorm
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def copied(caller: str, model: ModuleT) -> ModuleT:
+    """``copy.deepcopy(model)``, with an error that says what stands in its way and what to do.
+
+    Args:
+        caller: the function that the error is to name.
+        model: left alone.
+
+    Example:
+        >>> import torch
+        >>> copied("convert", torch.nn.Linear(2, 3))
+        Linear(in_features=2, out_features=3, bias=True)
+    """
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+        if any(isinstance(hook, WeightNorm) for hook in hooks):
+            remedy = (
+                "torch.nn.utils.weight_norm stands in the way, remove it with remove_weight_norm or use "
+                "torch.nn.utils.parametrizations.weight_norm"
+            )
+        elif kept := _kept_from_a_graph(model):
+            remedy = f"{', '.join(kept)} was computed and has a gradient's graph; keep .detach() of it, or delete it"
+        else:
+            remedy = str(error)
+        raise ValueError(f"{caller}: the model cannot be copied; {remedy}") from error
+
+
+def _kept_from_a_graph(model: nn.Module) -> list[str]:
+    """Attributes that hold a tensor which torch does not copy."""
+    return [
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        for name, value in {**vars(module), **module._buffers}.items()
+        if isinstance(value, Tensor) and not value.is_leaf
+    ]
