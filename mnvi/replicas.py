@@ -138,7 +138,8 @@ def train(
         recipe: how to train.
         progress: called after an epoch of a block, with the replicas of the block, the epoch (from 0) and their losses.
         compile: the step of a full batch goes through ``torch.compile``: some ten seconds first (less when the
-            compiler finds it in its cache), then two to four times faster. Results agree to float precision.
+            compiler finds it in its cache), then two to four times faster. A step agrees with an uncompiled one to
+            float precision; what rounding differently does to a long training is as a new seed would do.
 
     Example:
         >>> import torch, mnvi

@@ -16,6 +16,7 @@ from pipeline.data.sources import MIRROR, MissingData, Source, Unavailable, firs
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 
+LAYOUT = "data.txt, index_features.txt and index_target.txt (and n_splits.txt and index_*_k.txt for standard splits)"
 LARGEST = 64 << 20  # bytes; the largest of the known tables has 1.2 MB
 
 
@@ -40,7 +41,7 @@ def find(dataset: Dataset, cache: Path) -> tuple[RawTable, str]:
     if any(mark in folder for mark in "/\\~"):
         return _layout(dataset, _existing(dataset, "folder", folder)), folder
     sources = [Source(f"the mirror ({MIRROR})", lambda: _layout(dataset, in_mirror(f"uci/{folder}")))]
-    remedy = f"set {MIRROR} to a folder that has uci/{folder}/data.txt"
+    remedy = f"set {MIRROR} to a folder that has uci/{folder} with {LAYOUT}"
     if folder in TABLES:
         sources += _elsewhere(TABLES[folder], cache)
     else:

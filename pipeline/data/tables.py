@@ -83,11 +83,12 @@ def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
             f"{raw.file}: the target, {_name(raw, raw.target)}, is {y[0]:g} in every row; name another column as target"
         )
     largest = float(np.finfo(np.float32).max)
-    if np.abs(y).max() > largest:
-        raise StudyError(
-            f"{raw.file}: the target, {_name(raw, raw.target)}, has an entry of {np.abs(y).max():g}; networks "
-            f"compute in float32, which ends at {largest:.1e}: give it in a larger unit"
-        )
+    for column, values in ((raw.target, y), *zip(raw.features, x.T, strict=True)):
+        if np.abs(values).max() > largest:
+            raise StudyError(
+                f"{raw.file}: {_name(raw, column)} has an entry of {np.abs(values).max():g}; networks compute in "
+                f"float32, which ends at {largest:.1e}: give it in a larger unit"
+            )
     constant = [_name(raw, raw.features[i]) for i in np.flatnonzero(np.ptp(x, axis=0) == 0)]
     return [f"{name} is the same in every row: standardised, it is zero and says nothing" for name in constant]
 

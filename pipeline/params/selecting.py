@@ -15,7 +15,8 @@ from pipeline.params.settings import Experiment
 
 STUDIES = Path("studies")
 LOCK = Path("dvc.lock")
-SECTION = re.compile(r"^study:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+# With the comment right above it.
+SECTION = re.compile(r"(?:^#[^\n]*\n)*^study:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def select(name: str, params: Path, cells: list[str], results: str | None) -> None:
@@ -32,7 +33,8 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
     if added or cells or results:
         _narrow(study, cells, before.experiments)
         study["results"] = results or study["results"]
-        section = yaml.safe_dump({"study": study}, sort_keys=False, default_flow_style=None, width=118) + "\n"
+        text = yaml.safe_dump({"study": study}, sort_keys=False, default_flow_style=None, width=118)
+        section = f"# From {source.as_posix()}.\n{text}\n"
     after = read({**rest, **yaml.safe_load(section)}).study
     text = SECTION.sub(lambda _: section, params.read_text(encoding="utf-8"), count=1)
     files.write_text(params, text)

@@ -17,7 +17,7 @@ import torch
 from pipeline import cluster, files
 from pipeline.console import progress
 from pipeline.params import Cell
-from pipeline.regression import networks
+from pipeline.regression import compiling, networks
 from pipeline.regression.folds import Fold, digest
 from pipeline.regression.networks import Replica
 
@@ -26,18 +26,21 @@ SIZE = 100  # networks in a chunk: each records its step anew, which takes secon
 
 @dataclass(frozen=True)
 class Chunks:
-    """The fixed plan of a cell's training: it depends on no machine, and so neither do the numbers."""
+    """The fixed plan of a cell's training: which networks step together, and whether their step is compiled."""
 
     cell: Cell
     folds: list[Fold]
     parts: list[list[Replica]]
+    compiled: bool
     folder: Path
-    depends_on: list[str]
+    depends_on: list[str | bool]
 
     @classmethod
     def of(cls, cell: Cell, folds: list[Fold], plan: Sequence[Replica]) -> Chunks:
         parts = [list(plan[start : start + SIZE]) for start in range(0, len(plan), SIZE)]
-        return cls(cell, folds, parts, cell.state("train") / "chunks", [cell.fingerprint("train"), digest(folds)])
+        compiled = compiling.wanted(cell, folds, plan)
+        depends_on: list[str | bool] = [cell.fingerprint("train"), digest(folds), compiled]
+        return cls(cell, folds, parts, compiled, cell.state("train") / "chunks", depends_on)
 
     def finished(self) -> dict[int, dict[str, Any]]:
         """What earlier runs left; files that other settings, code or data made are deleted."""
@@ -84,7 +87,7 @@ def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list
         while waiting or running:
             while waiting and len(running) < most:
                 index = waiting.popleft()
-                running[_train_chunk.remote(cell, folds, chunks.parts[index], board)] = index
+                running[_train_chunk.remote(cell, folds, chunks.parts[index], chunks.compiled, board)] = index
             ended, _ = ray.wait(list(running), timeout=0.5)
             bar.advance(done + ray.get(board.steps.remote()) - bar.done)
             for task in ended:
@@ -109,10 +112,10 @@ class _Board:
 
 
 @ray.remote(num_cpus=1)
-def _train_chunk(cell: Cell, folds: list[Fold], part: list[Replica], board: Any) -> dict[str, Any]:
+def _train_chunk(cell: Cell, folds: list[Fold], part: list[Replica], compiled: bool, board: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     began, cpu = time.time(), time.process_time()
-    trained = networks.train(cell, part, folds, lambda some, *_: board.advance.remote(len(some)))
+    trained = networks.train(cell, part, folds, lambda some, *_: board.advance.remote(len(some)), compiled)
     return {
         "state": trained.state,
         "losses": trained.losses,

@@ -8,20 +8,24 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import Tensor
-
 from pipeline.params import Cell
+from pipeline.regression.folds import Fold
+from pipeline.regression.networks import Replica
 
 WORTH = 100_000
 """Steps of single networks: compiling takes ten to thirty seconds, and saves 0.2 ms of each (MNVI, 50 units)."""
 
 
-def wanted(cell: Cell, data: Sequence[tuple[Tensor, Tensor]]) -> bool:
-    """What ``resources.compile`` says; ``auto`` compiles what is long enough to pay for it, if it can."""
+def wanted(cell: Cell, folds: Sequence[Fold], plan: Sequence[Replica]) -> bool:
+    """What ``resources.compile`` says; ``auto`` compiles what is long enough to pay for it, if it can.
+
+    Compiled steps round differently, and hundreds of steps later a network is another one. So this is asked once for
+    all networks of a cell, and the answer is part of what their state is known by.
+    """
     if cell.resources.compile != "auto":
         return bool(cell.resources.compile)
-    batches = sum(-(-len(targets) // cell.experiment.batch_size) for _, targets in data)
-    return batches * cell.experiment.epochs >= WORTH and available()
+    steps = sum(-(-len(folds[network.fold].y) // cell.experiment.batch_size) for network in plan)
+    return steps * cell.experiment.epochs >= WORTH and available()
 
 
 def available() -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeline import files, tracking
-from pipeline.console import progress
+from pipeline.console import progress, say
 from pipeline.params import Cell
 from pipeline.regression import folds, networks
 from pipeline.regression.predictions import LEVELS, Judged, all_scores, judge
@@ -30,6 +30,8 @@ def run(cell: Cell) -> None:
             for one in judge(cell, plan, parts, trained, all_scores):
                 judged.append(one)
                 bar.advance()
+                if one.scores is None and one.epoch is None:  # those whose loss was no number, training has named
+                    say(f"fold {one.fold}, run {one.run}: a prediction is no finite number; the run is left out")
         scores = _scores(cell, training, judged, len(table.y))
         flat = _flat(scores)
         files.write_json(cell.evaluate / "scores.json", scores)
@@ -91,6 +93,8 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows
         "rows": rows,
         "epochs": training["epochs"],
         "seconds": training["seconds"],
+        "compiled": training["compiled"],
+        "fingerprint": training["fingerprint"],
         "num_parameters": training["num_parameters"],
         "hyperparameters": training["hyperparameters"],
         "metrics": {name: summarise(values) for name, values in per_fold.items()},

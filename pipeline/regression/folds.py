@@ -27,7 +27,7 @@ class Fold:
 
 
 def seed(*what: object) -> int:
-    """A seed that depends on nothing but its name, so that adding runs or folds changes none of the others."""
+    """A seed that depends on nothing but its name, so that adding runs or folds changes none of the others' seeds."""
     digest = hashlib.sha256(" ".join(map(str, what)).encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -73,7 +73,8 @@ def _others(table: Table, rows: Tensor) -> Tensor:
 def _fold(table: Table, training: Tensor, held: Tensor) -> Fold:
     x, y = torch.as_tensor(table.x), torch.as_tensor(table.y)
     mean, std = x[training].mean(0), x[training].std(0, correction=0)
-    std = torch.where(std > 0, std, 1.0)  # a column that happens to be constant within the fold
+    constant = x[training].amax(0) == x[training].amin(0)  # within the fold; its deviation may be a rounding error
+    mean, std = torch.where(constant, x[training][0], mean), torch.where(constant, 1.0, std)
     x = ((x - mean) / std).float()
     y = y.float()
     return Fold(x[training], y[training], x[held], y[held], mean, std)

@@ -13,7 +13,6 @@ import mnvi
 from mnvi import replicas
 from pipeline.params import Cell
 from pipeline.params.schema import WITHOUT_KL
-from pipeline.regression import compiling
 from pipeline.regression.folds import Fold, seed
 
 SAMPLING = ("mc_mfvi", "mc_dropout")
@@ -84,6 +83,7 @@ def train(
     networks: Sequence[Replica],
     folds: Sequence[Fold],
     progress: Callable[[list[int], int, Tensor], None] | None = None,
+    compile: bool = False,
 ) -> replicas.Replicas:
     """Trains these networks together."""
     data = [(folds[network.fold].x, folds[network.fold].y) for network in networks]
@@ -95,7 +95,7 @@ def train(
             seeds,
             recipe(cell),
             progress=progress,
-            compile=compiling.wanted(cell, data),
+            compile=compile,
         )
 
 

@@ -19,8 +19,9 @@ from ray import tune
 from pipeline import cluster, files, searching, storage, tracking
 from pipeline.console import progress
 from pipeline.params import Cell
-from pipeline.regression import folds, networks
+from pipeline.regression import compiling, folds, networks
 from pipeline.regression.folds import Fold
+from pipeline.regression.networks import Replica
 from pipeline.regression.predictions import judge, log_likelihood
 from pipeline.regression.training import number_of_runs
 from pipeline.searching import MADE_BY, Point, Trial, name_of, short
@@ -35,18 +36,19 @@ def run(cell: Cell) -> None:
         return
     table, tests = folds.load(cell)
     parts = folds.validation_folds(table, tests)
-    ledger = Ledger(cell.state("tune"), [cell.fingerprint("tune"), folds.digest(parts)])
+    compiled = compiling.wanted(short(cell), parts, _plan(cell, parts))
+    ledger = Ledger(cell.state("tune"), [cell.fingerprint("tune"), folds.digest(parts), compiled])
     with tracking.run(cell, "tune", state=cell.state("tune")) as tracked:
         tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs, "folds": len(tests)})
         tracked.dataset(table.summary)
-        _search(cell, parts, ledger, tracked)
+        _search(cell, parts, compiled, ledger, tracked)
         searching.conclude(cell, ledger.trials(), tracked, "nll")
 
 
 class Ledger:
     """The finished trials of a search, a file each; those of other settings or data are deleted."""
 
-    def __init__(self, folder: Path, depends_on: Sequence[str]) -> None:
+    def __init__(self, folder: Path, depends_on: Sequence[str | bool]) -> None:
         self.folder = folder / "finished"
         self.children = folder / "children"
         mark = self.folder / "made_for.json"
@@ -63,14 +65,18 @@ class Ledger:
         return [files.read_json(path, MADE_BY) for path in sorted(self.folder.glob("trial-*.json"))]
 
 
-def objective(cell: Cell, parts: list[Fold]) -> float | None:
+def _plan(cell: Cell, parts: list[Fold]) -> list[Replica]:
+    return networks.plan(cell, len(parts), min(RUNS, number_of_runs(cell)))
+
+
+def objective(cell: Cell, parts: list[Fold], compiled: bool = False) -> float | None:
     """Mean negative log-likelihood of the rows held out; None if any network failed."""
-    plan = networks.plan(cell, len(parts), min(RUNS, number_of_runs(cell)))
-    size = TOGETHER - TOGETHER % networks.members(cell)
+    plan = _plan(cell, parts)
+    size = max(TOGETHER - TOGETHER % networks.members(cell), networks.members(cell))
     values = []
     for start in range(0, len(plan), size):
         some = plan[start : start + size]
-        trained = networks.train(cell, some, parts)
+        trained = networks.train(cell, some, parts, compile=compiled)
         for one in judge(cell, some, parts, trained, log_likelihood):
             if one.scores is None:
                 return None
@@ -78,15 +84,15 @@ def objective(cell: Cell, parts: list[Fold]) -> float | None:
     return math.fsum(values) / len(values)
 
 
-def _trial(point: Point, cell: Cell, parts: list[Fold]) -> None:
+def _trial(point: Point, cell: Cell, parts: list[Fold], compiled: bool) -> None:
     torch.set_num_threads(1)
     began = time.time()
-    value = objective(short(cell.with_hyperparameters(point)), parts)
+    value = objective(short(cell.with_hyperparameters(point)), parts, compiled)
     # Tune compares numbers alone: a failed trial is the worst there is.
     tune.report({"nll": math.inf if value is None else value, "seconds": time.time() - began})
 
 
-def _search(cell: Cell, parts: list[Fold], ledger: Ledger, tracked: tracking.Run) -> None:
+def _search(cell: Cell, parts: list[Fold], compiled: bool, ledger: Ledger, tracked: tracking.Run) -> None:
     known = ledger.trials()
     proposals = searching.proposer(cell, known)
     if proposals[1] == 0:
@@ -103,7 +109,7 @@ def _search(cell: Cell, parts: list[Fold], ledger: Ledger, tracked: tracking.Run
 
         searching.go_through(
             cell,
-            tune.with_resources(tune.with_parameters(_trial, cell=cell, parts=parts), {"cpu": 1}),
+            tune.with_resources(tune.with_parameters(_trial, cell=cell, parts=parts, compiled=compiled), {"cpu": 1}),
             proposals,
             keep,
             storage=str(own),

@@ -49,6 +49,8 @@ def run(cell: Cell) -> None:
                 "hyperparameters": cell.hyperparameters,
                 "num_parameters": networks.num_parameters(cell, parts),
                 "complete": cell.complete,
+                "compiled": chunks.compiled,
+                "fingerprint": cell.fingerprint("train"),
                 "seconds": busy(intervals),
                 "cpu_seconds": sum(result["cpu_seconds"] for result in results),
                 "chunks": [ended - began for began, ended in intervals],
@@ -102,7 +104,7 @@ def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]
 
 def _say_failures(part: Sequence[Replica], failures: dict[int, int]) -> None:
     for k, epoch in failures.items():
-        say(f"{part[k]}: the loss was no number in epoch {epoch}; this network is left out of the scores")
+        say(f"{part[k]}: the loss was no number in epoch {epoch}; run {part[k].run} is left out of the scores")
 
 
 def _failure(network: Replica, epoch: int) -> dict[str, int]:

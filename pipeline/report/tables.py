@@ -38,11 +38,12 @@ class Record:
     rows: int | None  # of the data set
     notes: tuple[str, ...]  # what a reader must know to compare the two figures
     cell: str | None  # None: no cell of the study is this one
+    failed: int = 0  # networks whose runs are left out
     variant: str = ""  # the experiment's name where another one already stands in this place of the table
 
     @property
     def ran(self) -> bool:
-        return self.runs > 0
+        return self.runs > 0 or self.failed > 0
 
     @property
     def status(self) -> str:
@@ -146,6 +147,7 @@ def _measured(key: paper.Key, name: str, one: Scores, printed: paper.Printed | N
         reproduced=judged,
         notes=tuple(_notes(key, name, score, one, printed, judged)),
         cell=one.cell,
+        failed=one.failed,
         variant=variant,
     )
 

@@ -39,7 +39,7 @@ def ours(record: Record) -> str:
     if not record.ran:
         return NOT_RUN_TEXT
     if record.mean is None:
-        return "not finite"
+        return "no whole run" if record.failed else "not finite"
     scale = 10 ** metrics.exponent(record.data, record.metric)
     decimals = _decimals(record)
     mean = number(record.mean * scale, decimals)

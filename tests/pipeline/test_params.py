@@ -386,6 +386,8 @@ def test_select_can_be_narrowed_to_some_cells(project):
     study = params.load(project / "params.yaml").study
     assert list(study.cells) == ["wine-dvi", "yacht-mnvi"]
     assert (study.data, study.search, study.results) == (("wine", "yacht"), (), Path("mine"))
+    text = (project / "params.yaml").read_text()
+    assert "# From studies/uci.yaml.\nstudy:" in text and "twenty minutes" not in text
     wrong = command(project, "select", "uci", "--cells", "wine-dvo")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: --cells: 'wine-dvo' is not a cell of this study")

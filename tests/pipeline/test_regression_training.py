@@ -95,7 +95,7 @@ def test_a_loss_that_is_no_number_is_reported_and_harms_no_other_network(study, 
     one = train("mnvi")
     report = json.loads((one.model / "training.json").read_text())
     assert [(entry["fold"], entry["run"]) for entry in report["failures"]] == [(1, 0), (1, 1)]
-    assert "fold 1, run 0" in capsys.readouterr().err
+    assert "fold 1, run 0: the loss was no number in epoch 0; run 0 is left out" in capsys.readouterr().err
     harmed = torch.load(one.model / "replicas.pt", weights_only=True)
     for name, values in sound["state"].items():
         torch.testing.assert_close(harmed["state"][name][[0, 2]], values[[0, 2]], rtol=0, atol=0, msg=name)
@@ -160,17 +160,27 @@ def test_fewer_folds_than_the_data_have_are_not_complete(study, ray_is_up):
 
 
 def test_auto_compiles_what_is_long_enough_where_there_is_a_compiler(study, monkeypatch):
-    small = cell("mnvi")
-    few = [(torch.zeros(60, 3), torch.zeros(60))]
-    steps = small.experiment.epochs * -(-60 // small.experiment.batch_size)
-    many = few * -(-compiling.WORTH // steps)
+    small, parts = cell("mnvi"), folds.test_folds(*folds.load(cell("mnvi")))
+    steps = small.experiment.epochs * -(-len(parts[0].y) // small.experiment.batch_size)
+    many = [networks.Replica(0, run) for run in range(-(-compiling.WORTH // steps))]
 
-    def wanted(choice, data):
-        return compiling.wanted(replace(small, resources=replace(small.resources, compile=choice)), data)
+    def wanted(choice, plan):
+        return compiling.wanted(replace(small, resources=replace(small.resources, compile=choice)), parts, plan)
 
     with monkeypatch.context() as patched:
         patched.setattr(compiling, "available", lambda: True)
-        assert (wanted("auto", few), wanted("auto", many[:-1]), wanted("auto", many)) == (False, False, True)
-    assert (wanted(True, few), wanted(False, many)) == (True, False)
+        assert (wanted("auto", many[:1]), wanted("auto", many[:-1]), wanted("auto", many)) == (False, False, True)
+    assert (wanted(True, many[:1]), wanted(False, many)) == (True, False)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert wanted("auto", many) is False
+
+
+def test_chunks_that_were_trained_without_the_compiler_are_not_mixed_with_others(study, ray_is_up, monkeypatch):
+    one = replace(cell("deterministic"), resources=replace(cell("deterministic").resources, compile="auto"))
+    table, tests = folds.load(one)
+    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    chunks = Chunks.of(one, parts, plan)
+    chunks.save(0, {"losses": torch.zeros(1)})
+    assert not chunks.compiled and chunks.finished()
+    monkeypatch.setattr(compiling, "wanted", lambda *_: True)
+    assert Chunks.of(one, parts, plan).compiled and not Chunks.of(one, parts, plan).finished()

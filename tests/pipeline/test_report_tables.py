@@ -181,6 +181,13 @@ def test_one_run_has_no_deviation():
     assert wording.ours(record) == "−2.430"
 
 
+def test_a_cell_without_a_whole_run_says_so():
+    record = only(tables.table_1([scores(mean=None, runs=0, failed=20)]), data="boston", method="mnvi")
+    text = markdown.table_1([record])
+    assert record.status == tables.DIFFERS and "no whole run" in text and "20 networks failed" in text
+    assert "not run here" not in text.partition("Ours ±")[0]
+
+
 def test_a_cell_with_failed_networks_is_not_reproduced_however_good_the_others_are():
     record = only(tables.table_1([scores(mean=0.0, runs=19, failed=3)]), data="boston", method="mnvi")
     assert record.reproduced is False and record.status == tables.DIFFERS

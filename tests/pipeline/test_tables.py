@@ -227,10 +227,11 @@ def test_a_known_table_in_the_mirror_has_the_known_target_and_splits(
     assert find_table(replace(entry, folder=str(folder))).tests == splits.standard(40)[::-1]
 
 
-def test_a_target_beyond_float32_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", [1, 3], ids=["feature", "target"])
+def test_a_number_beyond_float32_is_refused(tmp_path: Path, column: int) -> None:
     values = numbers()
-    values[3, -1] = 1e39
-    with pytest.raises(StudyError, match=r"column 3 .* has an entry of 1e\+39; networks compute in float32"):
+    values[3, column] = 1e39
+    with pytest.raises(StudyError, match=rf"column {column} .* has an entry of 1e\+39; networks compute in float32"):
         find_table(of_folder(layout(tmp_path / "own", values)))
 
 
@@ -250,7 +251,8 @@ def test_a_path_that_leads_nowhere_is_missing_data(tmp_path: Path) -> None:
 def test_an_unknown_name_says_where_the_folder_could_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MIRROR, raising=False)
     with pytest.raises(
-        MissingData, match=r"(?s)MNVI_DATA_MIRROR is not set.*uci/protein/data.txt, or datasets.own.folder"
+        MissingData,
+        match=r"(?s)MNVI_DATA_MIRROR is not set.*uci/protein with data.txt, index_.*, or datasets.own.folder",
     ):
         find_table(of_folder("protein"))
 
