@@ -28,7 +28,8 @@ def trained(method, failures=None):
         nets.losses[k, epoch:] = math.nan
     files.write_tensors(one.model / "replicas.pt", {"state": nets.state, "losses": nets.losses, "failures": failures})
     report = {"folds": 2, "runs": 2, "epochs": 3, "complete": True, "seconds": 1.5, "num_parameters": 7}
-    files.write_json(one.model / "training.json", {**report, "hyperparameters": one.hyperparameters})
+    made_by = {"hyperparameters": one.hyperparameters, "compiled": False, "fingerprint": one.fingerprint("train")}
+    files.write_json(one.model / "training.json", {**report, **made_by})
     evaluation.run(one)
     return nets, parts, json.loads((one.evaluate / "scores.json").read_text())
 

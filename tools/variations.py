@@ -1,0 +1,116 @@
+"""What a cell of Table 1 depends on: the same training with one thing changed at a time.
+
+    python -m pipeline.params select uci
+    python -m tools.variations wine-mnvi epochs=50,100 batch_size=64,256 prior_variance=1,100 folds=2,3
+
+`epochs` shortens the whole schedule, `folds` draws another assignment of rows to folds (the study's own has seed 1),
+everything else is a hyperparameter of the method. The study's own setting comes first. Figures go to
+<results>/variations/<cell>.json. The command goes on where it was stopped, and starts anew if settings have changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from pipeline import console, files, params
+from pipeline.data import load_table, splits
+from pipeline.errors import StudyError
+from pipeline.params import Cell, schema
+from pipeline.params.checks import Check, integer, unknown
+from pipeline.regression import compiling, evaluation, folds, networks
+from pipeline.regression.predictions import judge, log_likelihood
+
+Variation = dict[str, Any]
+
+
+def measured(cell: Cell, variation: Variation, runs: int) -> dict[str, Any]:
+    """Test log-likelihood, mean and deviation over runs as in the table."""
+    varied, seed = _varied(cell, variation)
+    table = load_table(cell.data)
+    tests = [torch.tensor(rows) for rows in splits.kfold(len(table.y), len(table.tests), seed)]
+    parts = folds.test_folds(table, tests)
+    plan = networks.plan(varied, len(parts), runs)
+    trained = networks.train(varied, plan, parts, compile=compiling.wanted(varied, parts, plan))
+    found = {(one.run, one.fold): one.scores for one in judge(varied, plan, parts, trained, log_likelihood)}
+    per_fold = [
+        [scores["log_likelihood"] if (scores := found[run, fold]) else None for fold in range(len(parts))]
+        for run in range(runs)
+    ]
+    return {"changed": variation, **evaluation.summary(per_fold)}
+
+
+def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
+    """The cell with this change, and the seed of its folds."""
+    ((key, value),) = variation.items() or (("folds", splits.SEED),)
+    if key == "folds":
+        return cell, value
+    if key == "epochs":
+        return replace(cell, experiment=cell.experiment.shortened(value)), splits.SEED
+    return cell.with_hyperparameters({key: value}), splits.SEED
+
+
+def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
+    """From `epochs=50,100` to one variation for each value, after the one that changes nothing."""
+    own = schema.hyperparameters(cell.kind, cell.method)
+    known: dict[str, Check] = {"epochs": integer(1), "folds": integer(0), **own}
+    found: list[Variation] = [{}]
+    for text in given:
+        key, _, values = text.partition("=")
+        if key not in known:
+            raise unknown(text, key, known, f"something that {cell.name} has")
+        for value in values.split(","):
+            found.append({key: known[key](key, yaml.safe_load(value))})
+    longest = cell.experiment.epochs
+    if any(variation.get("epochs", 0) > longest for variation in found):
+        raise StudyError(f"epochs: a schedule can be shortened, not lengthened; {cell.name} has {longest}")
+    return found
+
+
+def known_before(path: Path, made_for: list[str | int]) -> list[dict[str, Any]]:
+    """What an earlier start left; figures of other settings do not count."""
+    if not path.exists():
+        return []
+    kept = files.read_json(path, "this command")
+    if kept.get("made_for") == made_for:
+        return list(kept["variations"])
+    print(f"{path} was made with other settings, data or --runs; starting anew", flush=True)
+    return []
+
+
+def line(one: dict[str, Any]) -> str:
+    what = ", ".join(f"{key} {value:g}" for key, value in one["changed"].items()) or "as in the study"
+    mean = "no whole run" if one["mean"] is None else f"{one['mean']:.3f}"
+    return f"{what}: {mean}" + ("" if one["std"] is None else f" ± {one['std']:.3f}")
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cell", help="of the selected study, e.g. wine-mnvi")
+    parser.add_argument("variations", nargs="*", help="e.g. epochs=50,100")
+    parser.add_argument("--runs", type=int, default=10)
+    arguments = parser.parse_args(given)
+    cell = params.load().cell(arguments.cell)
+    path = Path(cell.study.results) / "variations" / f"{cell.name}.json"
+    made_for = [
+        cell.fingerprint("train"),
+        load_table(cell.data).summary["digest"],
+        integer(1)("--runs", arguments.runs),
+    ]
+    asked = parsed(cell, arguments.variations)
+    found = known_before(path, made_for)
+    for variation in asked:
+        if not any(one["changed"] == variation for one in found):
+            found.append(measured(cell, variation, arguments.runs))
+            files.write_json(path, {"runs": arguments.runs, "made_for": made_for, "variations": found})
+            print(f"{cell.name}, {line(found[-1])}", flush=True)
+
+
+if __name__ == "__main__":
+    console.run(main)
