@@ -293,8 +293,14 @@ def _check_parameters(k: int, parameters: State) -> None:
 
 
 def _check_data(data: Data, seeds: Sequence[int]) -> None:
+    if not isinstance(data, Sequence):
+        raise TypeError(f"replicas: data must be a list of (inputs, targets), got a {type(data).__name__}")
     if not len(data) == len(seeds) > 0:
         raise ValueError(f"replicas: data has {len(data)} entries and seeds {len(seeds)}; give one of each per replica")
-    for k, (x, y) in enumerate(data):
+    for k, pair in enumerate(data):
+        if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
+            found = ", ".join(type(part).__name__ for part in pair)
+            raise TypeError(f"replicas: data[{k}] must be two tensors, inputs and targets, got ({found})")
+        x, y = pair
         if len(x) != len(y) or not len(y):
             raise ValueError(f"replicas: data[{k}] has {len(x)} inputs and {len(y)} targets; both must be equally many")

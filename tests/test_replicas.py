@@ -415,6 +415,22 @@ def test_seeds_and_data_must_be_equally_many():
         replicas.train(builder(method("mnvi")), data(), [1, 2], RECIPE)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: (pair for pair in data()), "data must be a list of (inputs, targets), got a generator"),
+        (
+            lambda: [(x.numpy(), y.numpy()) for x, y in data()],
+            "data[0] must be two tensors, inputs and targets, got (nda",
+        ),
+        (lambda: [*data()[:2], data()[2][:1]], "data[2] must be two tensors, inputs and targets, got (Tensor)"),
+    ],
+)
+def test_data_must_be_pairs_of_tensors(given, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        replicas.train(builder(method("mnvi")), given(), SEEDS, RECIPE)
+
+
 def test_build_must_return_an_objective():
     with pytest.raises(TypeError, match=r"build\(0\) must return an mnvi.Objective, got a Linear"):
         replicas.train(lambda k: nn.Linear(4, 2), data(), SEEDS, RECIPE)
