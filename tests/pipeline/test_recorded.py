@@ -21,3 +21,10 @@ def test_the_readme_tells_what_the_variations_of_wine_gave():
     assert found["runs"] == 10
     for one in found["variations"]:
         assert f"{one['mean']:.3f} ± {one['std']:.3f}".replace("-", "−") in readme, one["changed"]
+
+
+def test_the_readme_tells_how_long_mnvi_s_row_took():
+    cells = sorted((PROJECT / "recorded/uci/evaluate").glob("*-mnvi/scores.json"))
+    seconds = sum(json.loads(path.read_text())["seconds"] for path in cells)
+    assert len(cells) == 7 and seconds <= 15 * 60
+    assert f"MNVI's row, 1,400 networks, was trained in {seconds / 60:.1f} minutes" in (PROJECT / "README.md").read_text()
