@@ -11,7 +11,7 @@ In every round these four take their turn, in the same two processes:
 Efficiency is images per second over twice those of one alone; it is the median over the rounds of the ratio within a
 round, as times on a shared machine drift. A step is timed from one call of the loop's `should_stop` to the next.
 
-    python -m benchmarks.scaling.ddp                  # five minutes; writes benchmarks/results/scaling_ddp.json
+    python -m benchmarks.scaling.ddp                  # ten minutes; writes benchmarks/results/scaling_ddp.json
     python -m benchmarks.scaling.ddp --models lenet --rounds 2
 """
 
@@ -56,7 +56,7 @@ class Model:
 
 MODELS = {
     "lenet": Model("lenet-mnist", (1, 28, 28), batch=64, steps=20),
-    "resnet18": Model("resnet18-cifar10", (3, 32, 32), batch=32, steps=2),
+    "resnet18": Model("resnet18-cifar10", (3, 32, 32), batch=64, steps=2),
 }
 
 
