@@ -220,7 +220,9 @@ def test_no_rule_returns_a_variance_of_another_shape_than_the_mean():
 
 
 def test_every_rule_has_arguments_that_can_be_read():
-    for handler in set(RULES._rules.values()):
+    own = [handler for handler in set(RULES._rules.values()) if (handler.__module__ or "").startswith("mnvi.")]
+    assert len(own) > 100  # the others are those of examples
+    for handler in own:
         assert inspect.signature(handler).parameters
 
 
