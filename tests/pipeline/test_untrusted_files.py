@@ -75,7 +75,7 @@ def test_results_that_training_goes_on_from(
     tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, form: Callable[[Path, Attack], None]
 ) -> None:
     enter(tmp_path, monkeypatch)
-    chunks = Chunks(tiny_cell("mnvi"), [], [[]], tmp_path / "chunks", "a")
+    chunks = Chunks(tiny_cell("mnvi"), [], [[]], False, tmp_path / "chunks", ["a"])
     chunks.folder.mkdir()
     form(chunks.folder / "0000.pt", Attack(mark))
     with pytest.raises(StudyError, match=r"0000\.pt: cannot be read"):
