@@ -83,7 +83,8 @@ def fold_batch_norms(model: nn.Module) -> dict[nn.Module, Tensor]:
     if not norms:
         return {}
     try:
-        pairs = _find_pairs(model)
+        as_traced = _AsTraced(model.forward)
+        pairs = _find_pairs(model, as_traced.defaults)
     except Exception as error:  # whatever a model's own code raises when fed with proxies
         reason = str(error).partition("\n")[0]
         logger.warning(
@@ -91,7 +92,6 @@ def fold_batch_norms(model: nn.Module) -> dict[nn.Module, Tensor]:
             len(norms), type(model).__name__, type(error).__name__, reason,
         )  # fmt: skip
         return {}
-    as_traced = _AsTraced(model.forward)
     if pairs and as_traced.defaults:
         model.register_forward_pre_hook(as_traced, with_kwargs=True)
     gains = {layer: _fold(layer, norm) for norm, layer in pairs.items()}
@@ -131,9 +131,9 @@ class _Tracer(fx.Tracer):
         return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
 
 
-def _find_pairs(model: nn.Module) -> dict[nn.Module, nn.Module]:
+def _find_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, nn.Module]:
     """Batch norms, each with the layer whose every output goes to it and to nothing else."""
-    graph = _Tracer().trace(model, concrete_args=_AsTraced(model.forward).defaults or None)
+    graph = _Tracer().trace(model, concrete_args=defaults or None)
     modules = dict(model.named_modules(remove_duplicate=False))
     calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
     used_otherwise = set()

@@ -38,11 +38,8 @@ def measured(cell: Cell, variation: Variation, runs: int) -> dict[str, Any]:
     parts = folds.test_folds(table, tests)
     plan = networks.plan(varied, len(parts), runs)
     trained = networks.train(varied, plan, parts, compile=compiling.wanted(varied, parts, plan))
-    found = {(one.run, one.fold): one.scores for one in judge(varied, plan, parts, trained, log_likelihood)}
-    per_fold = [
-        [scores["log_likelihood"] if (scores := found[run, fold]) else None for fold in range(len(parts))]
-        for run in range(runs)
-    ]
+    judged = judge(varied, plan, parts, trained, log_likelihood)
+    per_fold = evaluation.by_run(judged, "log_likelihood", runs, len(parts))
     return {"changed": variation, **evaluation.summary(per_fold)}
 
 

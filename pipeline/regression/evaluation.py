@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipeline import files, tracking
@@ -64,20 +64,19 @@ def over_splits(per_split: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     return summary(list(zip(*_whole(per_split), strict=True)))
 
 
+def by_run(judged: Iterable[Judged], metric: str, runs: int, folds: int) -> list[list[float | None]]:
+    """[run][fold], None where a network failed."""
+    found = {(one.run, one.fold): one.scores for one in judged}
+    return [[scores[metric] if (scores := found[run, fold]) else None for fold in range(folds)] for run in range(runs)]
+
+
 def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
     found = [[value for value in run if value is not None] for run in runs]
     return [values for values, run in zip(found, runs, strict=True) if len(values) == len(run)]
 
 
 def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows: int) -> dict[str, Any]:
-    found = {(one.run, one.fold): one.scores for one in judged}
-    per_fold = {
-        name: [
-            [scores[name] if (scores := found[run, fold]) else None for fold in range(training["folds"])]
-            for run in range(training["runs"])
-        ]
-        for name in METRICS
-    }
+    per_fold = {name: by_run(judged, name, training["runs"], training["folds"]) for name in METRICS}
     standard = cell.dataset.splits == "standard"
     summarise = over_splits if standard else summary
     return {
