@@ -16,12 +16,12 @@ from pipeline.report.writing import fill_readme, write_report
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.report")
     parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
-    parser.add_argument("--readme", type=Path, help="only write the two tables between the marks of this file")
+    parser.add_argument("--readme", type=Path, help="only write the tables between the marks of this file")
     parser.add_argument(
         "--results",
         type=Path,
         nargs="+",
-        help="results folders whose scores go into --readme (default: the study's)",
+        help="results folders whose scores and searches go into --readme (default: the study's)",
     )
     arguments = parser.parse_args()
     if arguments.results and not arguments.readme:

@@ -1,13 +1,15 @@
-"""The two tables as Markdown, and their places in a README."""
+"""The two tables and the searches as Markdown, and their places in a README."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.files import read_text, write_text
 from pipeline.report import views, wording
+from pipeline.report.searches import Search, label, told
 from pipeline.report.tables import NOT_JUDGED, Record
 from pipeline.report.views import Grid
 
@@ -29,10 +31,39 @@ def table_2(records: Sequence[Record]) -> str:
     return "\n".join(blocks) + f"\n{wording.TABLE_2} {LEGEND}\n"
 
 
+def searches(found: Sequence[Search]) -> str:
+    """Behind each objective the number of epochs; bold is what was chosen."""
+    if not found:
+        return "Not run here.\n"
+    return "\n".join(f"**{search.cell}**\n\n{_grid(search)}" for search in found)
+
+
 def _table(grid: Grid, corner: str) -> str:
     lines = [_line([corner, *grid.columns]), _line(["---"] * (len(grid.columns) + 1))]
     lines += [_line([head, *(_entry(record) for record in row)]) for head, row in grid.rows]
     return "\n".join(lines) + "\n"
+
+
+def _grid(search: Search) -> str:
+    names = list(search.axes)
+    if not names:
+        return ""
+    across, up = names[0], names[1] if len(names) > 1 else None
+    columns, rows = search.axes[across], search.axes[up] if up else [None]
+    corner = f"{label(up)} \\ {label(across)}" if up else label(across)
+    table = [[corner, *map(wording.setting, columns)], ["---"] * (len(columns) + 1)]
+    for row in rows:
+        places = [{across: column} | ({up: row} if up else {}) for column in columns]
+        table.append(["" if row is None else wording.setting(row), *(_place(search, place) for place in places)])
+    return "\n".join(map(_line, table)) + "\n"
+
+
+def _place(search: Search, place: dict[str, Any]) -> str:
+    trial = search.best_at(place)
+    text = told(trial)
+    if all(search.chosen.get(name) == value for name, value in place.items()):
+        text = f"**{text}**"
+    return text if trial is None else f"{text} ({trial['epochs']})"
 
 
 def _line(entries: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.errors import StudyError
 from pipeline.files import read_json, read_yaml
 from pipeline.params import Cell
+from pipeline.report.searches import Search
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -122,12 +123,19 @@ def _finite(value: float | None) -> float | None:
 
 def found_scores(root: Path) -> list[Scores]:
     """The scores of every cell below a results folder, whatever study they are of."""
-    paths = sorted(root.glob("evaluate/*/scores.json"))
-    if not paths:
-        raise StudyError(
-            f"{root}: no evaluate/<cell>/scores.json below it; give the results folder of a study with --results"
-        )
-    return [read_scores(path) for path in paths]
+    return [read_scores(path) for path in sorted(root.glob("evaluate/*/scores.json"))]
+
+
+def found_searches(root: Path) -> list[Search]:
+    """The search of every cell below a results folder whose hyperparameters were searched."""
+    found = []
+    for path in sorted(root.glob("tune/*/best.yaml")):
+        made_by = f"python -m pipeline.tune {path.parent.name}"
+        best = Record(path, made_by, read_yaml(path, made_by))
+        if best.get("source", str) == "search":
+            trials = _trials(path.parent / "trials.json", made_by)
+            found.append(Search(path.parent.name, trials, best.get("hyperparameters", dict)))
+    return found
 
 
 def read_result(cell: Cell) -> Result:
@@ -157,6 +165,7 @@ def _trials(path: Path, made_by: str) -> list[dict[str, Any]]:
         {
             "hyperparameters": trial.get("hyperparameters", dict),
             "objective": _finite(trial.get("objective", int, float, type(None))),
+            "epochs": trial.get("epochs", int),
         }
         for trial in trials
     ]

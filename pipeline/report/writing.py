@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline import tracking
 from pipeline.console import progress
+from pipeline.errors import StudyError
 from pipeline.files import replacing, write_json, write_text
 from pipeline.params import Params
 from pipeline.params.cells import WORK
@@ -23,7 +24,8 @@ from pipeline.report import (
     tables,
 )
 from pipeline.report.drawing import Drawing
-from pipeline.report.results import Scores, found_scores, read_result
+from pipeline.report.results import Scores, found_scores, found_searches, read_result
+from pipeline.report.searches import Search
 
 
 def write_report(params: Params) -> Path:
@@ -53,9 +55,22 @@ def write_report(params: Params) -> Path:
 
 
 def fill_readme(readme: Path, roots: Sequence[Path]) -> None:
-    """The tables of all scores below some results folders, into a README that has marks for them."""
-    scores: list[Scores] = [one for root in roots for one in found_scores(root)]
-    written = {"table1": markdown.table_1(tables.table_1(scores)), "table2": markdown.table_2(tables.table_2(scores))}
+    """The tables of all scores and searches below some results folders, into a README that has marks for them."""
+    scores, searches = list[Scores](), list[Search]()
+    for root in roots:
+        own_scores, own_searches = found_scores(root), found_searches(root)
+        if not own_scores and not own_searches:
+            raise StudyError(
+                f"{root}: neither evaluate/<cell>/scores.json nor a search below it; give the results folder of a "
+                "study with --results"
+            )
+        scores += own_scores
+        searches += own_searches
+    written = {
+        "table1": markdown.table_1(tables.table_1(scores)),
+        "table2": markdown.table_2(tables.table_2(scores)),
+        "searches": markdown.searches(searches),
+    }
     markdown.fill_readme(readme, written)
 
 

@@ -217,15 +217,16 @@ def test_nothing_is_half_written_when_the_disk_is_full(study):
     assert not list(study.study.results.glob(".*.tmp"))
 
 
-def test_readme_takes_the_scores_of_several_results_folders(study):
+def test_readme_takes_scores_and_searches_of_several_results_folders(study):
     for kept in ("boston-mnvi", "lenet-mnist-mnvi"):
         shutil.copytree(study.study.results / "evaluate" / kept, Path("recorded") / kept / "evaluate" / kept)
-    marks = "<!-- table1 --><!-- /table1 -->\n<!-- table2 --><!-- /table2 -->\n"
+    shutil.copytree(study.study.results / "tune" / "boston-mnvi", "recorded/search/tune/boston-mnvi")
+    marks = "".join(f"<!-- {name} --><!-- /{name} -->\n" for name in ("table1", "table2", "searches"))
     Path("README.md").write_text(marks)
-    writing.fill_readme(Path("README.md"), [Path("recorded/boston-mnvi"), Path("recorded/lenet-mnist-mnvi")])
+    writing.fill_readme(Path("README.md"), sorted(Path("recorded").iterdir()))
     text = Path("README.md").read_text()
-    assert "3 of 20 runs" in text and "3 of 4 runs" in text
-    with pytest.raises(StudyError, match=r"nowhere: no evaluate/<cell>/scores\.json below it"):
+    assert "3 of 20 runs" in text and "3 of 4 runs" in text and "**boston-mnvi**" in text
+    with pytest.raises(StudyError, match=r"nowhere: neither evaluate/<cell>/scores\.json nor a search below it"):
         writing.fill_readme(Path("README.md"), [Path("nowhere")])
     assert Path("README.md").read_text() == text
 
