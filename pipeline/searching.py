@@ -82,14 +82,15 @@ def proposer(cell: Cell, known: Sequence[Trial], again: bool = False) -> tuple[S
 
     Args:
         known: trials that have ended.
-        again: whether these points are proposed once more, where all are settled beforehand.
+        again: whether these points are proposed once more, before the others.
     """
     grid = cell.grid_points()
     count = len(grid) if cell.study.searcher == "grid" else min(cell.study.trials, len(grid))
+    ended = [trial["hyperparameters"] for trial in known]
     if cell.study.searcher == "optuna":
-        return Optuna(cell, known), count - len(known)
+        return Optuna(cell, known, again=ended if again else ()), count if again else count - len(known)
     settled = random.Random(SEED).sample(grid, count) if cell.study.searcher == "random" else grid
-    finished = [] if again else [trial["hyperparameters"] for trial in known]
+    finished = [] if again else ended
     left = [point for point in settled if point not in finished]
     return Settled(left), len(left)
 
@@ -115,12 +116,17 @@ class Optuna(Searcher):
     """Optuna's sampler on the points of a grid, each of which it is given once.
 
     Ray's own wrapper lets it come back to a point; a search that is taken up again would not know where it stood.
+
+    Args:
+        known: trials that have ended.
+        again: their points, if these are to be given out once more before new ones are asked for.
     """
 
     ATTEMPTS = 20  # at a point that is left, before the first of them is taken
 
-    def __init__(self, cell: Cell, known: Sequence[Trial]) -> None:
+    def __init__(self, cell: Cell, known: Sequence[Trial], again: Sequence[Point] = ()) -> None:
         super().__init__()
+        self._again = list(again)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED))
         self._axes: dict[str, BaseDistribution] = {
@@ -140,11 +146,15 @@ class Optuna(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Point:
+        if self._again:
+            return dict(self._again.pop(0))
         self._asked[trial_id] = asked = self._ask()
         self._left.remove(asked.params)
         return dict(asked.params)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        if trial_id not in self._asked:
+            return  # one of those that were known
         value = None if error or result is None else result.get(self._objective)
         state = TrialState.FAIL if value is None else None
         self._study.tell(self._asked.pop(trial_id), value, state)

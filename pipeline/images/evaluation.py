@@ -32,6 +32,8 @@ def run(cell: Cell) -> None:
     training = files.read_json(cell.model / "training.json", made_by)
     cell, state = cell.tuned(), cell.state("evaluate")
     others = _others(cell)
+    if cell.resources.gpu and not torch.cuda.is_available():
+        say(f"evaluate {cell.name}: no GPU here, so it goes on without (resources.gpu)")
     with tracking.run(cell, "evaluate", state=state) as tracked:
         tracked.dataset(jobs.summary(cell), context="test")
         found = []
@@ -58,7 +60,8 @@ class Seed:
         self.cell, self.seed = cell, seed
         self.weights = cell.model / f"seed-{seed}" / "model.pt"
         self.path = state / f"seed-{seed}.pt"
-        self.device = torch.device("cuda" if cell.resources.gpu else "cpu")
+        # Training may have been on a cluster with GPUs; evaluation is where the stage runs.
+        self.device = torch.device("cuda" if cell.resources.gpu and torch.cuda.is_available() else "cpu")
         self.made_by = f"python -m pipeline.train {cell.name}"
         digests = [jobs.digest(cell.data), *(jobs.digest(cell.ood[name]) for name in others)]
         self.depends_on = [cell.fingerprint("evaluate"), files.sha256(self.weights), *digests]

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
@@ -183,7 +184,8 @@ class Loop:
     def _update(self) -> None:
         if self.recipe.clip is not None:
             self.scaler.unscale_(self.optimizer)
-            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.recipe.clip, norm_type=math.inf)
+            parameters = [parameter for parameter in self.objective.parameters() if parameter.grad is not None]
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.recipe.clip, _largest_gradient(parameters))
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
@@ -284,6 +286,12 @@ def _finite(out: Output) -> bool:
     return all(bool(part.isfinite().all()) for part in parts)
 
 
+def _largest_gradient(parameters: list[Parameter]) -> Tensor:
+    """The ∞-norm, NaN included; torch's own function for it takes ten times as long on a CPU."""
+    ends = [end for parameter in parameters if parameter.grad is not None for end in parameter.grad.aminmax()]
+    return torch.stack(ends).abs().max()
+
+
 def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
     recipe, decay = job.cell.experiment, networks.weight_decay(job.cell)
     if recipe.optimizer == "sgd":
@@ -293,6 +301,9 @@ def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
             momentum=recipe.momentum,
             weight_decay=decay,
             nesterov=recipe.nesterov,
+            fused=True,
         )
     largest = recipe.optimizer == "amsgrad"
-    return torch.optim.Adam(objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=largest)
+    return torch.optim.Adam(
+        objective.parameters(), recipe.learning_rate, weight_decay=decay, amsgrad=largest, fused=True
+    )

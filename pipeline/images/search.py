@@ -3,6 +3,9 @@
 Every trial keeps its checkpoints and, when it ends, its record in a folder of its own. A search that was killed gives
 all its trials to a new Tune: those that had ended report their epochs once more, so that ASHA knows what it knew, and
 the others go on from their checkpoints.
+
+A trial on several workers is a Ray Train run. One on a single worker trains in the process that Tune gives it, as Ray
+Train would start seven further processes for each, which on a small machine takes longer than a short trial.
 """
 
 from __future__ import annotations
@@ -64,17 +67,15 @@ def train_trial(point: Point, cell: Cell, state: Anywhere, data: Data, num_worke
         for epoch in storage.read_json(record, MADE_BY)["history"]:
             _report(job, epoch)
         return
-    status = "finished"
+    failure = None
     try:
         if num_workers == 1:
             workers.alone(job, lambda epoch: _report(job, epoch))
         else:
             _train_together(job, num_workers)
     except Diverged as error:
-        status = f"failed: {error}"
-    if (job.state / workers.STOP).exists():
-        status = "stopped"
-    _end(job, point, status)
+        failure = f"failed: {error}"
+    _end(job, point, failure)
 
 
 def _train_together(job: Job, num_workers: int) -> None:
@@ -92,19 +93,20 @@ def _report(job: Job, epoch: Epoch) -> None:
     tune.report(epoch)
 
 
-def _end(job: Job, point: Point, status: str) -> None:
+def _end(job: Job, point: Point, failure: str | None) -> None:
     checkpoints = Checkpoints(job.state, job.fingerprint)
     found = checkpoints.load()
     history: list[Epoch] = found["position"]["history"] if found else []
+    to_the_end = found is not None and found["position"]["finished"]
     scores = [epoch["validation_nll"] for epoch in history if epoch["validation_nll"] is not None]
-    usable = scores and not status.startswith("failed") and math.isfinite(min(scores))
+    usable = scores and failure is None and math.isfinite(min(scores))
     storage.write_json(
         job.state / RECORD,
         {
             "hyperparameters": point,
             "objective": min(scores) if usable else None,
             "epochs": len(history),
-            "status": status,
+            "status": failure or ("finished" if to_the_end else "stopped"),
             "seconds": sum(epoch["seconds"] for epoch in history),
             "history": history,
         },

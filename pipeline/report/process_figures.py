@@ -83,7 +83,8 @@ def _searches(results: Sequence[Result]) -> list[Drawing]:
         Drawing(
             f"search-{result.cell.name}",
             "search",
-            f"{result.cell.name}: validation objective (lower is better) over the grid; the cross is what was chosen.",
+            f"{result.cell.name}: lowest validation objective of each trial and, where they differ, how many epochs it "
+            "was given before the search ended it; the cross is what was chosen.",
             partial(_search, Search(result.cell.name, result.trials, result.best["hyperparameters"]), result.cell),
         )
         for result in results
@@ -112,10 +113,14 @@ def _heat_map(search: Search) -> Figure:
     axis.set(xlabel=searches.label(across), ylabel=searches.label(up), title=search.cell)
     axis.grid(False)
     axis.invert_yaxis()
+    stopped = len({trial["epochs"] for trial in search.trials}) > 1
     for y, row in enumerate(tiles):
         for x, tile in enumerate(row):
+            text = searches.told(tile)
+            if stopped and tile is not None:
+                text += f"\n{tile['epochs']} epoch{'s' if tile['epochs'] != 1 else ''}"
             tone = _tone(values[y][x], (finite[0] + limit) / 2)
-            axis.text(x, y, searches.told(tile), ha="center", va="center", fontsize=8, color=tone)
+            axis.text(x, y, text, ha="center", va="center", fontsize=8, color=tone)
     if search.chosen.get(across) in columns and search.chosen.get(up) in rows:
         place = columns.index(search.chosen[across]), rows.index(search.chosen[up])
         axis.plot(place[0], place[1] + 0.3, "x", color=CHOSEN, ms=9, mew=2.5, clip_on=False)

@@ -157,6 +157,14 @@ def test_fewer_test_images_are_marked_as_incomplete() -> None:
     assert sum(read(cell, "curves.json")["reliability"]["count"]) == 2 * 10
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+def test_what_a_gpu_trained_is_evaluated_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    cell = trained("deterministic", seeds=1, resources={"gpu": True})
+    evaluation.run(cell)
+    assert read(cell, "scores.json")["runs"] == 1
+    assert "no GPU here" in capsys.readouterr().err
+
+
 def test_sampled_probabilities_of_every_kind_of_output() -> None:
     logits = torch.randn(5, 3)
     exact = logits.double().softmax(-1)

@@ -103,6 +103,7 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(
     tried = [trial["hyperparameters"] for trial in trials]
     assert len(tried) == 2 == best["trials"]
     assert tried[0] != tried[1] and all(point in cell.grid_points() for point in tried)
+    assert {trial["status"] for trial in trials} == {"finished"}  # a rung at the last epoch ends nothing early
     assert best["objective"] == min(trial["objective"] for trial in trials)
     assert_nothing_is_left()
     monkeypatch.setattr(search.cluster, "connected", lambda: pytest.fail("Ray was asked for"))

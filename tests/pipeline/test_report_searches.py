@@ -60,3 +60,8 @@ def test_one_axis_makes_one_row():
 def test_a_failed_trial_does_not_take_the_colours_of_the_heat_map(search):
     (image,) = process_figures._heat_map(search).axes[0].images
     assert image.get_clim() == (0.3, 0.4)
+
+
+def test_the_heat_map_says_how_long_each_trial_went_on(search):
+    texts = {text.get_text() for text in process_figures._heat_map(search).axes[0].texts}
+    assert {"0.3\n5 epochs", "failed\n1 epoch", "not tried"} <= texts

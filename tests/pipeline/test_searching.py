@@ -90,6 +90,15 @@ def test_optuna_that_is_taken_up_proposes_nothing_it_knows(study: Any) -> None:
     assert not [point for point in proposals(searcher, lambda point: 1.0, count) if ended(point) in known]
 
 
+def test_optuna_gives_out_what_it_knows_first_if_it_is_to_be_repeated(study: Any) -> None:
+    one = study(searcher="optuna", trials=5)
+    points = one.grid_points()[:3]
+    searcher, count = proposer(one, [ended(point) for point in points], again=True)
+    assert count == 5
+    tried = proposals(searcher, lambda point: 1.0, count)
+    assert tried[:3] == points and not [point for point in tried[3:] if point in points]
+
+
 def test_optuna_looks_where_results_are_good(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of thirty points of a hundred it finds more among the best twenty than chance does: six on average."""
     rates = [10.0**-k for k in range(10)]
