@@ -10,7 +10,9 @@ workers print, and keeps the logs of a private Ray.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,16 +52,18 @@ def connected() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = os.environ.get("RAY_ADDRESS")
+    address, on_termination = os.environ.get("RAY_ADDRESS"), signal.getsignal(signal.SIGTERM)
     verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
     logs: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
     if not address:
         with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **logs), abandoned.removed():
+            _keep_handler(on_termination)
             yield
         return
     try:
         _join(address, logs)
         with abandoned.removed():
+            _keep_handler(on_termination)
             yield
     finally:
         ray.shutdown()
@@ -83,6 +87,12 @@ def this_node() -> Any:
 def _own_cpus() -> int:
     """Those that this process may use: `taskset` and containers give fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _keep_handler(of_the_stage: Any) -> None:
+    """Ray puts its own in place of it, which prints a stack and aborts before the stage has put things in order."""
+    if callable(of_the_stage) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, of_the_stage)
 
 
 def _join(address: str, logs: dict[str, Any]) -> None:

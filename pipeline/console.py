@@ -19,9 +19,21 @@ INTERRUPTED = 130
 
 def run(main: Callable[[], None]) -> None:
     """Runs a stage and turns what the user can mend into a message and an exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))
+    terminated = False
+
+    def terminate(*_: Any) -> None:
+        nonlocal terminated
+        terminated = True
+        sys.exit(INTERRUPTED)
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
         main()
+    except SystemExit:
+        if not terminated:
+            raise
+        print("terminated; the same command goes on from here", file=sys.stderr)
+        sys.exit(INTERRUPTED)  # what waits inside Ray comes back with a code of Ray's own
     except StudyError as error:
         print(f"error: {masked(str(error))}", file=sys.stderr)
         sys.exit(1)

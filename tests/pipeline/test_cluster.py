@@ -1,7 +1,13 @@
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 import ray
 
-from pipeline import cluster
+from pipeline import cluster, console
 from pipeline.errors import StudyError
 
 
@@ -21,6 +27,39 @@ def test_an_error_ends_the_cluster():
     with pytest.raises(KeyboardInterrupt), cluster.connected():
         raise KeyboardInterrupt
     assert not ray.is_initialized()
+
+
+TERMINATED = """
+import ray
+from pipeline import cluster, console
+
+def main():
+    with cluster.connected():
+        endless = ray.remote(lambda: __import__("time").sleep(600)).remote()
+        print("ready", flush=True)
+        try:
+            ray.get(endless)
+        finally:
+            print("in order", flush=True)
+
+console.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_terminated_while_it_waits_for_ray_ends_in_order(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    with tempfile.TemporaryDirectory() as folder:  # Ray's sockets need a short path
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        stage = subprocess.Popen(
+            [sys.executable, "-c", TERMINATED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert stage.stdout is not None and stage.stdout.readline() == "ready\n"
+        stage.terminate()
+        out, err = stage.communicate(timeout=120)
+        assert (stage.returncode, out) == (console.INTERRUPTED, "in order\n"), err
+        assert "terminated; the same command goes on" in err and "SIGTERM" not in err
+        assert os.listdir(folder) == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
