@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline.errors import StudyError
+
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
@@ -26,14 +28,25 @@ def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
     try:
         with _own_token():
             try:
-                # One level down, as Ray opens the folder that it is given to everybody.
-                ray.init(address="local", include_dashboard=False, _temp_dir=f"{folder}/ray", **settings)
+                _start(f"{folder}/ray", settings)  # one level down: Ray opens what it is given to everybody
                 yield
             finally:
                 ray.shutdown()
     finally:
         if not keep_logs:
             shutil.rmtree(folder, ignore_errors=True)  # what a dying process adds meanwhile may stay
+
+
+def _start(folder: str, settings: dict[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(address="local", include_dashboard=False, _temp_dir=folder, **settings)
+    except OSError as error:
+        raise StudyError(
+            f"{folder}: Ray cannot start there ({error}); set RAY_TMPDIR to a folder that can be written and has a "
+            "short path, such as /tmp"
+        ) from error
 
 
 def reread_environment() -> None:

@@ -67,3 +67,12 @@ def test_an_address_where_nobody_answers_is_named(monkeypatch, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(StudyError, match=f"RAY_ADDRESS={address}: no Ray cluster answers"), cluster.connected():
         pytest.fail("connected to nothing")
+
+
+def test_a_folder_that_is_too_deep_for_rays_sockets_is_named(monkeypatch, tmp_path):
+    deep = tmp_path / ("deep" * 20)
+    deep.mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(deep))
+    with pytest.raises(StudyError, match=r"Ray cannot start there .* set RAY_TMPDIR to a folder"), cluster.connected():
+        pytest.fail("started where it cannot")
+    assert not ray.is_initialized() and not list(deep.iterdir())
