@@ -32,12 +32,13 @@ def run(cell: Cell) -> None:
     training = files.read_json(cell.model / "training.json", made_by)
     cell, state = cell.tuned(), cell.state("evaluate")
     others = _others(cell)
-    with tracking.run(cell, "evaluate", state=state) as tracked:
+    seeds = [Seed(cell, seed, state, list(others)) for seed in range(training["seeds"])]
+    with tracking.run(cell, "evaluate", state=state, depends_on=[seed.depends_on for seed in seeds]) as tracked:
         tracked.dataset(jobs.summary(cell), context="test")
         found = []
-        with progress(f"evaluate {cell.name}", training["seeds"], "seeds") as bar:
-            for seed in range(training["seeds"]):
-                found.append(Seed(cell, seed, state, list(others)).evaluated(others))
+        with progress(f"evaluate {cell.name}", len(seeds), "seeds") as bar:
+            for one in seeds:
+                found.append(one.evaluated(others))
                 bar.advance()
         scores = _scores(cell, training, found)
         test = load_images(cell.data, "test")

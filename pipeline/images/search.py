@@ -34,8 +34,9 @@ def run(cell: Cell) -> None:
     if not cell.searched:
         searching.leave_unsearched(cell)
         return
-    state = _state(cell)
-    with tracking.run(cell, "tune", state=cell.state("tune").absolute()) as tracked:
+    depends_on = [cell.fingerprint("tune"), jobs.digest(cell.data)]
+    state = _state(cell, depends_on)
+    with tracking.run(cell, "tune", state=cell.state("tune").absolute(), depends_on=depends_on) as tracked:
         tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs})
         tracked.dataset(jobs.summary(cell))
         _search(cell, state, tracked)
@@ -183,10 +184,10 @@ def _track(cell: Cell, point: Point, state: Anywhere, parent: tracking.Run) -> T
     return record
 
 
-def _state(cell: Cell) -> Anywhere:
+def _state(cell: Cell, depends_on: list[str]) -> Anywhere:
     """The folder of the search, empty if it was of another one."""
     state = jobs.state_folder(cell, "tune")
-    mark, depends_on = state / "made-for.json", [cell.fingerprint("tune"), jobs.digest(cell.data)]
+    mark = state / "made-for.json"
     if mark.exists() and storage.read_json(mark, MADE_BY) != depends_on:
         storage.remove(state)
     storage.write_json(mark, depends_on)

@@ -25,7 +25,8 @@ def run(cell: Cell) -> None:
     state = jobs.state_folder(cell, "train")
     data = jobs.data_of(cell)
     seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
-    with tracking.run(cell, "train", state=cell.state("train").absolute()) as parent:
+    depends_on = [cell.fingerprint("train"), data.digest]
+    with tracking.run(cell, "train", state=cell.state("train").absolute(), depends_on=depends_on) as parent:
         parent.params({**cell.parameters, "seeds": len(seeds)})
         parent.dataset(jobs.summary(cell))
         unfinished = [job for job in seeds if _finished(job) is None]

@@ -37,8 +37,9 @@ def run(cell: Cell) -> None:
     table, tests = folds.load(cell)
     parts = folds.validation_folds(table, tests)
     compiled = compiling.wanted(short(cell), parts, _plan(cell, parts))
-    ledger = Ledger(cell.state("tune"), [cell.fingerprint("tune"), folds.digest(parts), compiled])
-    with tracking.run(cell, "tune", state=cell.state("tune")) as tracked:
+    depends_on = [cell.fingerprint("tune"), folds.digest(parts), compiled]
+    ledger = Ledger(cell.state("tune"), depends_on)
+    with tracking.run(cell, "tune", state=cell.state("tune"), depends_on=depends_on) as tracked:
         tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs, "folds": len(tests)})
         tracked.dataset(table.summary)
         _search(cell, parts, compiled, ledger, tracked)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline import console
 from pipeline.errors import StudyError
@@ -33,6 +35,7 @@ class Identity:
     parent: str | None  # state folder of the parent run, seen from this one
     instance: float  # when the stage's own run began: tells a stage's children from those of an earlier one
     started: float
+    depends_on: str = ""  # digest
     id: str | None = None
 
     @property
@@ -55,11 +58,12 @@ def read(folder: Path) -> Identity:
         raise StudyError(f"{path}: not what a stage writes ({error}); delete it, and a new run is made") from error
 
 
-def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Identity:
+def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends_on: Sequence[Any] = ()) -> Identity:
     """The identity kept in the folder if that run is to go on, else a new one.
 
     A stage that was stopped or failed goes on in its run, also if it was only DVC that was stopped before it had noted
-    the stage's end. One that had finished and is run again gets a new run, and so do its children.
+    the stage's end. One that had finished and is run again gets a new run, and so does one that depends on something
+    else by now: MLflow keeps the first value of a parameter or step. Children go with their stage.
     """
     started = time.time()
     wanted = Identity(
@@ -69,11 +73,13 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Iden
         parent=None if parent is None else os.path.relpath(parent, folder),
         instance=started if parent is None else read(parent).instance,
         started=started,
+        depends_on=hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:16],
     )
     if (folder / FILE).exists():
         kept = read(folder)
         over = _finished(folder) and _noted(folder) if parent is None else kept.instance != wanted.instance
-        if over or (kept.experiment, kept.name) != (experiment, name):
+        of_this = (kept.experiment, kept.name, kept.depends_on) == (experiment, name, wanted.depends_on)
+        if over or not of_this:
             _retire(folder, kept)
         elif kept.store == wanted.store:
             return kept
