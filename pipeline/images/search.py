@@ -174,9 +174,10 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
 
 def _track(cell: Cell, point: Point, state: Anywhere, parent: tracking.Run) -> Trial:
     record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
-    kept_here = cell.state("tune").absolute() / trial_folder(point)
     name = " ".join(f"{key}={value:g}" for key, value in point.items())
-    with tracking.run(cell, "tune", child=name, parent=parent, state=kept_here) as child:
+    with tracking.run(
+        cell, "tune", child=name, parent=parent, state=parent.state / "children" / name_of(point)
+    ) as child:
         child.params(point)
         child.tag({"trial": record["status"]})
         for epoch in record["history"]:
@@ -185,10 +186,11 @@ def _track(cell: Cell, point: Point, state: Anywhere, parent: tracking.Run) -> T
 
 
 def _state(cell: Cell, depends_on: list[str]) -> Anywhere:
-    """The folder of the search, empty if it was of another one."""
+    """The folder of the search; trials of another one are deleted, what they have told MLflow is not."""
     state = jobs.state_folder(cell, "tune")
     mark = state / "made-for.json"
     if mark.exists() and storage.read_json(mark, MADE_BY) != depends_on:
-        storage.remove(state)
+        for trial in {name.parts[0] for name in storage.names(state) if name.parts[0].startswith("trial-")}:
+            storage.remove(state / trial)
     storage.write_json(mark, depends_on)
     return state

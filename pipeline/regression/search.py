@@ -51,11 +51,9 @@ class Ledger:
 
     def __init__(self, folder: Path, depends_on: Sequence[str | bool]) -> None:
         self.folder = folder / "finished"
-        self.children = folder / "children"
         mark = self.folder / "made_for.json"
         if mark.exists() and files.read_json(mark, MADE_BY) != list(depends_on):
             files.remove(self.folder)
-            files.remove(self.children)
         files.write_json(mark, list(depends_on))
 
     def add(self, trial: Trial) -> None:
@@ -104,7 +102,7 @@ def _search(cell: Cell, parts: list[Fold], compiled: bool, ledger: Ledger, track
 
         def keep(point: Point, result: dict[str, Any]) -> None:
             record = _record(cell, point, result)
-            _track(cell, record, ledger, tracked)
+            _track(cell, record, tracked)
             ledger.add(record)  # last: what is in the ledger is not looked at again, and its run has to be whole
             bar.advance(nll=result["nll"])
 
@@ -130,9 +128,9 @@ def _record(cell: Cell, point: Point, result: dict[str, Any]) -> Trial:
     }
 
 
-def _track(cell: Cell, trial: Trial, ledger: Ledger, parent: tracking.Run) -> None:
+def _track(cell: Cell, trial: Trial, parent: tracking.Run) -> None:
     name = name_of(trial["hyperparameters"])
-    with tracking.run(cell, "tune", child=name, parent=parent, state=ledger.children / name) as child:
+    with tracking.run(cell, "tune", child=name, parent=parent, state=parent.state / "children" / name) as child:
         child.params({**trial["hyperparameters"], "status": trial["status"]})
         if trial["objective"] is not None:
             child.metrics({"nll": trial["objective"], "seconds": trial["seconds"]}, step=trial["epochs"])

@@ -77,10 +77,11 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends
     )
     if (folder / FILE).exists():
         kept = read(folder)
-        over = _finished(folder) and _noted(folder) if parent is None else kept.instance != wanted.instance
+        finished = _last_status(folder) == "FINISHED"
+        over = finished and _noted(folder) if parent is None else kept.instance != wanted.instance
         of_this = (kept.experiment, kept.name, kept.depends_on) == (experiment, name, wanted.depends_on)
         if over or not of_this:
-            _retire(folder, kept)
+            _retire(folder, parent)
         elif kept.store == wanted.store:
             return kept
         else:
@@ -90,9 +91,9 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends
     return wanted
 
 
-def _finished(folder: Path) -> bool:
+def _last_status(folder: Path) -> str | None:
     statuses = [entry.record["status"] for entry in Spool(folder).read(0) if entry.record["kind"] == "status"]
-    return statuses[-1:] == ["FINISHED"]
+    return statuses[-1] if statuses else None
 
 
 def _noted(folder: Path) -> bool:
@@ -108,16 +109,34 @@ def lock_digest() -> str | None:
     return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None
 
 
-def _retire(folder: Path, kept: Identity) -> None:
-    """Clears the folder for another run; what has not arrived yet of the old one waits in a folder of its own."""
-    spool = Spool(folder)
+def _retire(folder: Path, parent: Path | None) -> None:
+    """Clears the folder and those of its children for other runs.
+
+    What was killed outright ends now. What has not arrived waits in folders of its own, where a child finds the parent
+    it had and not the next one.
+    """
+    spool, children = Spool(folder), _children(folder)
     with spool.lock(timeout=30):
+        kept = read(folder)
+        aside = folder / f"unsent-{int(kept.started * 1000)}"
+        if any(pending(one) or _last_status(one) == "RUNNING" for one in (folder, *children)):
+            write(aside, replace(kept, parent=None if parent is None else os.path.relpath(parent, aside)))
+        for child in children:
+            _retire(child, aside)
+        if _last_status(folder) == "RUNNING":
+            last = max(entry.record.get("time", 0) for entry in spool.read(0))
+            spool.append([{"kind": "status", "status": "KILLED", "time": last}])
         if pending(folder):
-            aside = folder / f"unsent-{int(kept.started * 1000)}"
-            parent = None if kept.parent is None else os.path.join("..", kept.parent)
-            write(aside, replace(kept, parent=parent))
             spool.move(aside)
         spool.clear()
+        (folder / FILE).unlink()
+
+
+def _children(folder: Path) -> list[Path]:
+    """Folders below this one whose runs are children of its run."""
+    below = {path.parent: read(path.parent).parent for path in sorted(folder.rglob(FILE))}
+    here = os.path.normpath(folder)
+    return [one for one, parent in below.items() if parent is not None and os.path.normpath(one / parent) == here]
 
 
 def pending(folder: Path) -> bool:

@@ -153,7 +153,8 @@ def run(
     try:
         it.status("RUNNING")
         it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
-        it.sender.flush(min(wait, _FIRST_ANSWER), insist=False)
+        if it.sender.flush(min(wait, _FIRST_ANSWER), insist=False) and parent is None:
+            sender.send(folder)  # how those ended that made way for this run, which may take days
         with system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext():
             yield it
     except (KeyboardInterrupt, SystemExit):

@@ -15,11 +15,14 @@ import yaml
 from commands import WAYS, command, disturb, tracked
 from image_study import METHODS, make_cell
 from ray.util import placement_group_table
+from tracking_cases import leave_unsent
 
+from pipeline import files
 from pipeline.images import job as jobs
 from pipeline.images import search, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.params import Cell
+from pipeline.tracking.sender import leftovers
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +61,18 @@ def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray(monkeypat
     search.run(cell)
     best, trials = results(cell)
     assert best["source"] == "params" and best["hyperparameters"] == cell.hyperparameters and not trials
+
+
+def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:
+    cell = searched([1e-3])
+    state = search._state(cell, ["before"])
+    trial = state / search.trial_folder({"learning_rate": 1e-3})
+    files.write_json(trial / search.RECORD, {})
+    told = [state, state / "children" / "some"]
+    leave_unsent(*told)
+    assert search._state(cell, ["before"]) == state and trial.exists()
+    assert search._state(cell, ["after"]) == state and not trial.exists()
+    assert sorted(leftovers(state)) == told
 
 
 def assert_nothing_is_left() -> None:

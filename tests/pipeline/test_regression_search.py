@@ -3,9 +3,11 @@ import json
 import pytest
 import yaml
 from tiny_study import cell, enter
+from tracking_cases import leave_unsent
 
 from pipeline import cluster
 from pipeline.regression import search
+from pipeline.tracking.sender import leftovers
 
 
 def best(one):
@@ -69,3 +71,11 @@ def test_trials_of_other_data_are_deleted(tmp_path):
     search.Ledger(tmp_path, ["settings", "digest"]).add(trial)
     assert search.Ledger(tmp_path, ["settings", "digest"]).trials() == [trial]
     assert search.Ledger(tmp_path, ["settings", "other"]).trials() == []
+
+
+def test_what_mlflow_has_not_got_of_trials_with_other_settings_is_kept(tmp_path):
+    search.Ledger(tmp_path, ["settings"])
+    told = [tmp_path, tmp_path / "children" / "some"]
+    leave_unsent(*told)
+    search.Ledger(tmp_path, ["others"])
+    assert sorted(leftovers(tmp_path)) == told
