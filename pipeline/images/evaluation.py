@@ -34,7 +34,9 @@ def run(cell: Cell) -> None:
     others = _others(cell)
     seeds = [Seed(cell, seed, state, list(others)) for seed in range(training["seeds"])]
     with tracking.run(cell, "evaluate", state=state, depends_on=[seed.depends_on for seed in seeds]) as tracked:
-        tracked.dataset(jobs.summary(cell), context="test")
+        tracked.dataset(jobs.summary(cell.data), context="test")
+        for name in others:
+            tracked.dataset(jobs.summary(cell.ood[name]), context="ood")
         found = []
         with progress(f"evaluate {cell.name}", len(seeds), "seeds") as bar:
             for one in seeds:

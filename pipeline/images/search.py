@@ -37,8 +37,8 @@ def run(cell: Cell) -> None:
     depends_on = [cell.fingerprint("tune"), jobs.digest(cell.data)]
     state = _state(cell, depends_on)
     with tracking.run(cell, "tune", state=cell.state("tune").absolute(), depends_on=depends_on) as tracked:
-        tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs})
-        tracked.dataset(jobs.summary(cell))
+        tracked.params(searching.parameters(cell))
+        tracked.dataset(jobs.summary(cell.data))
         _search(cell, state, tracked)
         trials = [{key: value for key, value in one.items() if key != "history"} for one in ended(state)]
         searching.conclude(cell, trials, tracked, "validation_nll")
@@ -155,7 +155,8 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
         storage.remove(state / "ray")
 
         def keep(point: Point, result: dict[str, Any]) -> None:
-            record = _track(cell, point, state, tracked)
+            record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
+            searching.track(cell, record, [(one["epoch"], workers.figures(one)) for one in record["history"]], tracked)
             if point not in finished:
                 bar.advance(objective=record["objective"])
 
@@ -170,19 +171,6 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
             max_concurrent_trials=at_a_time,
             reuse_actors=num_workers == 1,
         )
-
-
-def _track(cell: Cell, point: Point, state: Anywhere, parent: tracking.Run) -> Trial:
-    record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
-    name = " ".join(f"{key}={value:g}" for key, value in point.items())
-    with tracking.run(
-        cell, "tune", child=name, parent=parent, state=parent.state / "children" / name_of(point)
-    ) as child:
-        child.params(point)
-        child.tag({"trial": record["status"]})
-        for epoch in record["history"]:
-            child.metrics(workers.figures(epoch), step=epoch["epoch"])
-    return record
 
 
 def _state(cell: Cell, depends_on: list[str]) -> Anywhere:

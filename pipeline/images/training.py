@@ -28,7 +28,7 @@ def run(cell: Cell) -> None:
     depends_on = [cell.fingerprint("train"), data.digest]
     with tracking.run(cell, "train", state=cell.state("train").absolute(), depends_on=depends_on) as parent:
         parent.params({**cell.parameters, "seeds": len(seeds)})
-        parent.dataset(jobs.summary(cell))
+        parent.dataset(jobs.summary(cell.data))
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:
             with cluster.connected():

@@ -165,6 +165,13 @@ def test_other_weights_get_a_run_of_their_own_though_dvc_has_noted_nothing() -> 
     assert [run.data.metrics["nll"] for run in runs("lenet-mnist")] == found
 
 
+def test_a_run_names_all_images_it_was_tested_on() -> None:
+    evaluation.run(trained("deterministic", seeds=1))
+    (run,) = runs("lenet-mnist")
+    contexts = {one.dataset.name: one.tags[0].value for one in run.inputs.dataset_inputs}
+    assert contexts == {"mnist": "test", "fashion_mnist": "ood"}
+
+
 def test_fewer_test_images_are_marked_as_incomplete() -> None:
     cell = trained("deterministic", limits={"test_examples": 10})
     evaluation.run(cell)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import ray
 import yaml
-from commands import WAYS, command, disturb, tracked
+from commands import WAYS, command, disturb, tracked, tracked_parameters
 from image_study import METHODS, make_cell
 from ray.util import placement_group_table
 from tracking_cases import leave_unsent
@@ -61,6 +61,17 @@ def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray(monkeypat
     search.run(cell)
     best, trials = results(cell)
     assert best["source"] == "params" and best["hyperparameters"] == cell.hyperparameters and not trials
+
+
+def test_a_search_shows_its_recipe_and_its_grid() -> None:
+    cell = searched([1e-3, 1e-4])
+    for point in cell.grid_points():
+        record = {"hyperparameters": point, "objective": 1.0, "history": []}
+        files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+    search.run(cell)
+    shown = tracked_parameters("tune deterministic")
+    expected = {"grid.learning_rate": "[0.001, 0.0001]", "searcher": "grid", "epochs": "4"}
+    assert shown.items() >= {**expected, "optimizer": "amsgrad", "batch_size": "8"}.items()
 
 
 def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:
@@ -141,6 +152,7 @@ def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(
     by_rate = {trial["hyperparameters"]["learning_rate"]: trial for trial in trials}
     assert best["hyperparameters"]["learning_rate"] == 1e-3
     assert by_rate[1e30]["objective"] is None and said in by_rate[1e30]["status"]
+    assert tracked()["tune deterministic learning_rate=1e+30"] == "FAILED"
     assert_nothing_is_left()
 
 

@@ -145,11 +145,9 @@ def test_a_training_that_starts_anew_keeps_what_mlflow_has_not_got(monkeypatch: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", [False, True])
-def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pytest.MonkeyPatch, storage: bool) -> None:
+def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow.db")
-    if storage:
-        monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
+    monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
     Path("dvc.lock").write_text("tune")  # which nobody writes when a stage is run by hand
     expected = []
     for rate in (1e-3, 1e-2):

@@ -109,6 +109,14 @@ def test_other_weights_get_a_run_of_their_own_though_dvc_has_noted_nothing():
     assert [run.data.metrics["rmse"] for run in runs("tiny")[before:]] == found
 
 
+def test_a_run_names_the_table_it_was_tested_on():
+    before = len(runs("tiny"))
+    trained("mnvi")
+    (run,) = runs("tiny")[before:]
+    (data,) = run.inputs.dataset_inputs
+    assert data.dataset.name == "tiny" and data.tags[0].value == "test"
+
+
 def test_one_run_has_no_deviation():
     assert evaluation.summary([[1.0, 3.0]]) == {"mean": 2.0, "std": None, "values": [2.0]}
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import yaml
 from tiny_study import cell, enter
-from tracking_cases import leave_unsent
+from tracking_cases import leave_unsent, runs
 
 from pipeline import cluster
 from pipeline.regression import search
@@ -64,6 +64,19 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(tmp_path, monkeypatch
     monkeypatch.setattr(cluster, "connected", lambda: pytest.fail("a search that has ended was taken up"))
     search.run(one)
     assert trials(one) == before
+
+
+def test_a_search_shows_its_recipe_and_its_grid(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch, grid={"learning_rate": [0.1, 0.05]}, limits={"search_epochs": 2})
+    one = cell("mfvi")
+    ledger = search.Ledger(one.state("tune"), [])
+    (ledger.folder / "made_for.json").unlink()  # as if it were of these settings
+    for point in one.grid_points():
+        ledger.add({"hyperparameters": point, "objective": 1.0})
+    search.run(one)
+    shown = next(run.data.params for run in runs("tiny") if run.info.run_name == "tune mfvi")
+    expected = {"grid.learning_rate": "[0.1, 0.05]", "searcher": "grid", "epochs": "2", "folds": "2"}
+    assert shown.items() >= {**expected, "optimizer": "sgd", "batch_size": "16", "prior_variance": "10.0"}.items()
 
 
 def test_trials_of_other_data_are_deleted(tmp_path):
