@@ -10,7 +10,8 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from ray.tune import TuneError
 from ray.tune.search import Searcher
 
 from pipeline import files, tracking
-from pipeline.errors import StudyError, words_of
+from pipeline.errors import Diverged, StudyError, words_of
 from pipeline.params import Cell
 
 MADE_BY = "python -m pipeline.tune"
@@ -40,6 +41,11 @@ def name_of(point: Point) -> str:
 def short(cell: Cell) -> Cell:
     """The cell as its trials train it: the whole schedule in fewer epochs, if the study says so."""
     return replace(cell, experiment=cell.experiment.shortened(cell.limits.search_epochs))
+
+
+def parameters(cell: Cell) -> dict[str, Any]:
+    """What a search's run shows: how its trials train, and the points it has to choose from."""
+    return {**short(cell).parameters, "grid": cell.grid, "searcher": cell.study.searcher}
 
 
 def leave_unsearched(cell: Cell) -> None:
@@ -60,6 +66,26 @@ def conclude(cell: Cell, trials: Sequence[Trial], tracked: tracking.Run, metric:
     tracked.metrics({metric: best["objective"]}, step=0)
     tracked.artifact(cell.tune / "best.yaml")
     tracked.artifact(cell.tune / "trials.json")
+
+
+def track(cell: Cell, trial: Trial, figures: Iterable[tuple[int, Mapping[str, float]]], parent: tracking.Run) -> None:
+    """Shows a trial that has ended as a run below the search's; one that diverged as a failed run.
+
+    Args:
+        figures: an epoch and its numbers.
+    """
+    point, status = trial["hyperparameters"], trial["status"]
+    name = " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
+    )
+    state = parent.state / "children" / name_of(point)
+    with suppress(Diverged), tracking.run(cell, "tune", child=name, parent=parent, state=state) as child:
+        child.params(point)
+        child.tag({"status": status})
+        for epoch, numbers in figures:
+            child.metrics(numbers, step=epoch)
+        if status.startswith("failed"):
+            raise Diverged(status)
 
 
 def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:

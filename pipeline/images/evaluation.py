@@ -32,14 +32,17 @@ def run(cell: Cell) -> None:
     training = files.read_json(cell.model / "training.json", made_by)
     cell, state = cell.tuned(), cell.state("evaluate")
     others = _others(cell)
+    seeds = [Seed(cell, seed, state, list(others)) for seed in range(training["seeds"])]
     if cell.resources.gpu and not torch.cuda.is_available():
         say(f"evaluate {cell.name}: no GPU here, so it goes on without (resources.gpu)")
-    with tracking.run(cell, "evaluate", state=state) as tracked:
-        tracked.dataset(jobs.summary(cell), context="test")
+    with tracking.run(cell, "evaluate", state=state, depends_on=[seed.depends_on for seed in seeds]) as tracked:
+        tracked.dataset(jobs.summary(cell.data), context="test")
+        for name in others:
+            tracked.dataset(jobs.summary(cell.ood[name]), context="ood")
         found = []
-        with progress(f"evaluate {cell.name}", training["seeds"], "seeds") as bar:
-            for seed in range(training["seeds"]):
-                found.append(Seed(cell, seed, state, list(others)).evaluated(others))
+        with progress(f"evaluate {cell.name}", len(seeds), "seeds") as bar:
+            for one in seeds:
+                found.append(one.evaluated(others))
                 bar.advance()
         scores = _scores(cell, training, found)
         test = load_images(cell.data, "test")

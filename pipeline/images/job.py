@@ -67,16 +67,14 @@ def data_of(cell: Cell) -> Data:
     return Data(cell.data.absolute(), digest(cell.data), contents)
 
 
-def summary(cell: Cell) -> dict[str, Any]:
-    """Of the cell's data set."""
-    made_by = f"python -m pipeline.prepare {cell.dataset.name}"
-    found: dict[str, Any] = files.read_json(cell.data / "summary.json", made_by)
+def summary(folder: Path) -> dict[str, Any]:
+    """Of the data in a folder that `prepare` made."""
+    found: dict[str, Any] = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")
     return found
 
 
 def digest(folder: Path) -> str:
-    """Of the data in a folder that `prepare` made."""
-    return str(files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")["digest"])
+    return str(summary(folder)["digest"])
 
 
 def state_folder(cell: Cell, stage: str) -> Anywhere:

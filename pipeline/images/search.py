@@ -37,10 +37,11 @@ def run(cell: Cell) -> None:
     if not cell.searched:
         searching.leave_unsearched(cell)
         return
-    state = _state(cell)
-    with tracking.run(cell, "tune", state=cell.state("tune").absolute()) as tracked:
-        tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs})
-        tracked.dataset(jobs.summary(cell))
+    depends_on = [cell.fingerprint("tune"), jobs.digest(cell.data)]
+    state = _state(cell, depends_on)
+    with tracking.run(cell, "tune", state=cell.state("tune").absolute(), depends_on=depends_on) as tracked:
+        tracked.params(searching.parameters(cell))
+        tracked.dataset(jobs.summary(cell.data))
         _search(cell, state, tracked)
         trials = [{key: value for key, value in one.items() if key != "history"} for one in ended(state)]
         searching.conclude(cell, trials, tracked, "validation_nll")
@@ -156,7 +157,8 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
         storage.remove(state / "ray")
 
         def keep(point: Point, result: dict[str, Any]) -> None:
-            record = _track(cell, point, state, tracked)
+            record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
+            searching.track(cell, record, [(one["epoch"], workers.figures(one)) for one in record["history"]], tracked)
             if point not in finished:
                 bar.advance(objective=record["objective"])
 
@@ -173,23 +175,12 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
         )
 
 
-def _track(cell: Cell, point: Point, state: Anywhere, parent: tracking.Run) -> Trial:
-    record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
-    kept_here = cell.state("tune").absolute() / trial_folder(point)
-    name = " ".join(f"{key}={value:g}" for key, value in point.items())
-    with tracking.run(cell, "tune", child=name, parent=parent, state=kept_here) as child:
-        child.params(point)
-        child.tag({"trial": record["status"]})
-        for epoch in record["history"]:
-            child.metrics(workers.figures(epoch), step=epoch["epoch"])
-    return record
-
-
-def _state(cell: Cell) -> Anywhere:
-    """The folder of the search, empty if it was of another one."""
+def _state(cell: Cell, depends_on: list[str]) -> Anywhere:
+    """The folder of the search; trials of another one are deleted, what they have told MLflow is not."""
     state = jobs.state_folder(cell, "tune")
-    mark, depends_on = state / "made-for.json", [cell.fingerprint("tune"), jobs.digest(cell.data)]
+    mark = state / "made-for.json"
     if mark.exists() and storage.read_json(mark, MADE_BY) != depends_on:
-        storage.remove(state)
+        for trial in {name.parts[0] for name in storage.names(state) if name.parts[0].startswith("trial-")}:
+            storage.remove(state / trial)
     storage.write_json(mark, depends_on)
     return state

@@ -25,9 +25,10 @@ def run(cell: Cell) -> None:
     state = jobs.state_folder(cell, "train")
     data = jobs.data_of(cell)
     seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
-    with tracking.run(cell, "train", state=cell.state("train").absolute()) as parent:
+    depends_on = [cell.fingerprint("train"), data.digest]
+    with tracking.run(cell, "train", state=cell.state("train").absolute(), depends_on=depends_on) as parent:
         parent.params({**cell.parameters, "seeds": len(seeds)})
-        parent.dataset(jobs.summary(cell))
+        parent.dataset(jobs.summary(cell.data))
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:
             with cluster.connected():
@@ -83,7 +84,7 @@ def _check(job: Job, task: Any) -> None:
 
 
 def _tracked(job: Job, parent: tracking.Run) -> Any:
-    return tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=_kept_here(job))
+    return tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=_kept_here(job, parent))
 
 
 def _track(history: list[Epoch], run: tracking.Run) -> None:
@@ -92,9 +93,9 @@ def _track(history: list[Epoch], run: tracking.Run) -> None:
         run.metrics(workers.figures(epoch), step=epoch["epoch"])
 
 
-def _kept_here(job: Job) -> Path:
-    """What only the stage itself goes on from."""
-    return job.cell.state("train").absolute() / f"seed-{job.seed}"
+def _kept_here(job: Job, parent: tracking.Run) -> Path:
+    """What a seed has told MLflow. Not in the job's folder, which a training with other settings empties."""
+    return parent.state / "children" / f"seed-{job.seed}"
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
@@ -143,8 +144,7 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
 
 
 def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
-    done = _kept_here(job) / "model-logged.json"
-    # Where checkpoints are in storage, this file outlives them, and may be of a training with other settings.
+    done = _kept_here(job, parent) / "model-logged.json"  # may be of a training with other settings
     if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job):
         return
     net = jobs.objective(job).net.eval()

@@ -24,7 +24,10 @@ def run(cell: Cell) -> None:
     parts = folds.test_folds(table, tests[: training["folds"]])
     plan = networks.plan(cell, training["folds"], training["runs"])
     trained = networks.restore(cell, plan, parts, saved)
-    with tracking.run(cell, "evaluate", state=cell.state("evaluate")) as tracked:
+    made_of = [files.sha256(cell.model / name) for name in ("training.json", "replicas.pt")]
+    depends_on = [cell.fingerprint("evaluate"), folds.digest(parts), *made_of]
+    with tracking.run(cell, "evaluate", state=cell.state("evaluate"), depends_on=depends_on) as tracked:
+        tracked.dataset(table.summary, context="test")
         judged = []
         with progress(f"evaluate {cell.name}", training["folds"] * training["runs"], "predictions") as bar:
             for one in judge(cell, plan, parts, trained, all_scores):

@@ -37,9 +37,10 @@ def run(cell: Cell) -> None:
     table, tests = folds.load(cell)
     parts = folds.validation_folds(table, tests)
     compiled = compiling.wanted(short(cell), parts, _plan(cell, parts))
-    ledger = Ledger(cell.state("tune"), [cell.fingerprint("tune"), folds.digest(parts), compiled])
-    with tracking.run(cell, "tune", state=cell.state("tune")) as tracked:
-        tracked.params({"searcher": cell.study.searcher, "epochs": short(cell).experiment.epochs, "folds": len(tests)})
+    depends_on = [cell.fingerprint("tune"), folds.digest(parts), compiled]
+    ledger = Ledger(cell.state("tune"), depends_on)
+    with tracking.run(cell, "tune", state=cell.state("tune"), depends_on=depends_on) as tracked:
+        tracked.params({**searching.parameters(cell), "folds": len(tests)})
         tracked.dataset(table.summary)
         _search(cell, parts, compiled, ledger, tracked)
         searching.conclude(cell, ledger.trials(), tracked, "nll")
@@ -50,11 +51,9 @@ class Ledger:
 
     def __init__(self, folder: Path, depends_on: Sequence[str | bool]) -> None:
         self.folder = folder / "finished"
-        self.children = folder / "children"
         mark = self.folder / "made_for.json"
         if mark.exists() and files.read_json(mark, MADE_BY) != list(depends_on):
             files.remove(self.folder)
-            files.remove(self.children)
         files.write_json(mark, list(depends_on))
 
     def add(self, trial: Trial) -> None:
@@ -103,7 +102,7 @@ def _search(cell: Cell, parts: list[Fold], compiled: bool, ledger: Ledger, track
 
         def keep(point: Point, result: dict[str, Any]) -> None:
             record = _record(cell, point, result)
-            _track(cell, record, ledger, tracked)
+            searching.track(cell, record, _figures(record), tracked)
             ledger.add(record)  # last: what is in the ledger is not looked at again, and its run has to be whole
             bar.advance(nll=result["nll"])
 
@@ -129,9 +128,7 @@ def _record(cell: Cell, point: Point, result: dict[str, Any]) -> Trial:
     }
 
 
-def _track(cell: Cell, trial: Trial, ledger: Ledger, parent: tracking.Run) -> None:
-    name = name_of(trial["hyperparameters"])
-    with tracking.run(cell, "tune", child=name, parent=parent, state=ledger.children / name) as child:
-        child.params({**trial["hyperparameters"], "status": trial["status"]})
-        if trial["objective"] is not None:
-            child.metrics({"nll": trial["objective"], "seconds": trial["seconds"]}, step=trial["epochs"])
+def _figures(trial: Trial) -> list[tuple[int, dict[str, float]]]:
+    if trial["objective"] is None:
+        return []
+    return [(trial["epochs"], {"nll": trial["objective"], "seconds": trial["seconds"]})]

@@ -27,7 +27,8 @@ def run(cell: Cell) -> None:
     runs = number_of_runs(cell)
     plan = networks.plan(cell, len(tests), runs)
     chunks = Chunks.of(cell, parts, plan)
-    with tracking.run(cell, "train", state=cell.state("train")) as tracked:
+    depends_on = [*chunks.depends_on, runs]  # the loss is the mean of all
+    with tracking.run(cell, "train", state=cell.state("train"), depends_on=depends_on) as tracked:
         tracked.params({**cell.parameters, "runs": runs, "folds": len(tests)})
         tracked.dataset(table.summary)
         results = train(chunks, lambda index, result: _say_failures(chunks.parts[index], result["failures"]))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 Record = dict[str, Any]
+ERROR = "error"  # the tag that says why a run failed
 _BATCH = 100  # parameters and tags in one request
 _DIGEST = 36  # characters of a digest that MLflow keeps
 
@@ -89,6 +90,8 @@ def _status(client: MlflowClient, run_id: str, record: Record) -> None:
     if status == "RUNNING":
         client.update_run(run_id, status=status)
     else:
+        if status == "FINISHED" and ERROR in client.get_run(run_id).data.tags:  # of an earlier attempt
+            client.delete_tag(run_id, ERROR)
         client.set_terminated(run_id, status, end_time=record["time"])
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline import console
 from pipeline.errors import StudyError
@@ -33,6 +35,7 @@ class Identity:
     parent: str | None  # state folder of the parent run, seen from this one
     instance: float  # when the stage's own run began: tells a stage's children from those of an earlier one
     started: float
+    depends_on: str = ""  # digest
     id: str | None = None
 
     @property
@@ -55,11 +58,12 @@ def read(folder: Path) -> Identity:
         raise StudyError(f"{path}: not what a stage writes ({error}); delete it, and a new run is made") from error
 
 
-def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Identity:
+def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends_on: Sequence[Any] = ()) -> Identity:
     """The identity kept in the folder if that run is to go on, else a new one.
 
     A stage that was stopped or failed goes on in its run, also if it was only DVC that was stopped before it had noted
-    the stage's end. One that had finished and is run again gets a new run, and so do its children.
+    the stage's end. One that had finished and is run again gets a new run, and so does one that depends on something
+    else by now: MLflow keeps the first value of a parameter or step. Children go with their stage.
     """
     started = time.time()
     wanted = Identity(
@@ -69,12 +73,15 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Iden
         parent=None if parent is None else os.path.relpath(parent, folder),
         instance=started if parent is None else read(parent).instance,
         started=started,
+        depends_on=hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:16],
     )
     if (folder / FILE).exists():
         kept = read(folder)
-        over = _finished(folder) and _noted(folder) if parent is None else kept.instance != wanted.instance
-        if over or (kept.experiment, kept.name) != (experiment, name):
-            _retire(folder, kept)
+        finished = _last_status(folder) == "FINISHED"
+        over = finished and _noted(folder) if parent is None else kept.instance != wanted.instance
+        of_this = (kept.experiment, kept.name, kept.depends_on) == (experiment, name, wanted.depends_on)
+        if over or not of_this:
+            _retire(folder, parent)
         elif kept.store == wanted.store:
             return kept
         else:
@@ -84,9 +91,9 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None) -> Iden
     return wanted
 
 
-def _finished(folder: Path) -> bool:
+def _last_status(folder: Path) -> str | None:
     statuses = [entry.record["status"] for entry in Spool(folder).read(0) if entry.record["kind"] == "status"]
-    return statuses[-1:] == ["FINISHED"]
+    return statuses[-1] if statuses else None
 
 
 def _noted(folder: Path) -> bool:
@@ -102,16 +109,34 @@ def lock_digest() -> str | None:
     return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None
 
 
-def _retire(folder: Path, kept: Identity) -> None:
-    """Clears the folder for another run; what has not arrived yet of the old one waits in a folder of its own."""
-    spool = Spool(folder)
+def _retire(folder: Path, parent: Path | None) -> None:
+    """Clears the folder and those of its children for other runs.
+
+    What was killed outright ends now. What has not arrived waits in folders of its own, where a child finds the parent
+    it had and not the next one.
+    """
+    spool, children = Spool(folder), _children(folder)
     with spool.lock(timeout=30):
+        kept = read(folder)
+        aside = folder / f"unsent-{int(kept.started * 1000)}"
+        if any(pending(one) or _last_status(one) == "RUNNING" for one in (folder, *children)):
+            write(aside, replace(kept, parent=None if parent is None else os.path.relpath(parent, aside)))
+        for child in children:
+            _retire(child, aside)
+        if _last_status(folder) == "RUNNING":
+            last = max(entry.record.get("time", 0) for entry in spool.read(0))
+            spool.append([{"kind": "status", "status": "KILLED", "time": last}])
         if pending(folder):
-            aside = folder / f"unsent-{int(kept.started * 1000)}"
-            parent = None if kept.parent is None else os.path.join("..", kept.parent)
-            write(aside, replace(kept, parent=parent))
             spool.move(aside)
         spool.clear()
+        (folder / FILE).unlink()
+
+
+def _children(folder: Path) -> list[Path]:
+    """Folders below this one whose runs are children of its run."""
+    below = {path.parent: read(path.parent).parent for path in sorted(folder.rglob(FILE))}
+    here = os.path.normpath(folder)
+    return [one for one, parent in below.items() if parent is not None and os.path.normpath(one / parent) == here]
 
 
 def pending(folder: Path) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pipeline import console, git
 from pipeline.errors import StudyError
 from pipeline.masking import masked
-from pipeline.tracking import identity, sender, store, system
+from pipeline.tracking import delivery, identity, sender, store, system
 from pipeline.tracking.sender import Sender
 from pipeline.tracking.spool import Spool
 
@@ -122,7 +122,13 @@ class Run:
 
 @contextmanager
 def run(
-    cell: Row | str, stage: str, *, child: str | None = None, parent: Run | None = None, state: str | Path
+    cell: Row | str,
+    stage: str,
+    *,
+    child: str | None = None,
+    parent: Run | None = None,
+    state: str | Path,
+    depends_on: Sequence[Any] = (),
 ) -> Iterator[Run]:
     """The MLflow run of a stage, or of a trial or seed in it.
 
@@ -132,6 +138,8 @@ def run(
         child: name of the trial or seed.
         parent: the stage's own run.
         state: a folder that outlives the process, not shared with another run.
+        depends_on: what its numbers come from, as JSON knows it: digests of settings, code, data, weights. A run of
+            something else is not gone on in; children go with their stage and need not say.
     """
     folder = Path(state)
     if parent is not None and parent.state.absolute() == folder.absolute():
@@ -139,13 +147,14 @@ def run(
     experiment, method = (cell, "") if isinstance(cell, str) else (cell.experiment.name, cell.method)
     name = " ".join(part for part in (stage, method, child) if part)
     wait = sender.patience()
-    known = identity.claim(folder, experiment, name, None if parent is None else parent.state)
+    known = identity.claim(folder, experiment, name, None if parent is None else parent.state, depends_on)
     store.ready(known.uri)
     it = Run(folder)
     try:
         it.status("RUNNING")
         it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
-        it.sender.flush(min(wait, _FIRST_ANSWER), insist=False)
+        if it.sender.flush(min(wait, _FIRST_ANSWER), insist=False) and parent is None:
+            sender.send(folder)  # how those ended that made way for this run, which may take days
         with system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext():
             yield it
     except (KeyboardInterrupt, SystemExit):
@@ -153,7 +162,7 @@ def run(
         raise
     except BaseException as error:  # told to the run, and raised again
         with suppress(StudyError):  # a full disk, about which the error itself says more
-            it.tag({"error": f"{type(error).__name__}: {sender.brief(error)}"})
+            it.tag({delivery.ERROR: f"{type(error).__name__}: {sender.brief(error)}"})
             _end(it, "FAILED", min(wait, _SOON), insist=False)
         raise
     else:

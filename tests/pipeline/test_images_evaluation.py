@@ -13,6 +13,7 @@ import torch
 from image_study import make_cell, make_job
 from PIL import Image
 from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
+from tracking_cases import runs
 
 import mnvi
 from pipeline import files, params
@@ -148,6 +149,27 @@ def test_evaluation_goes_on_from_the_seeds_it_has_done() -> None:
     times = [scores["metrics"].pop("inference_ms")["values"] for scores in (first, second)]
     assert times[0][0] == times[1][0] and times[0][1] != times[1][1]
     assert first["metrics"] == second["metrics"]
+
+
+def test_other_weights_get_a_run_of_their_own_though_dvc_has_noted_nothing() -> None:
+    Path("dvc.lock").write_text("train")
+    cell = trained("deterministic", seeds=1)
+    path, found = cell.model / "seed-0" / "model.pt", []
+    for scale in (1.0, 0.5):
+        weights = torch.load(path, weights_only=True)
+        files.write_tensors(path, {name: scale * value for name, value in weights.items()})
+        for _ in range(2):  # the second time as if DVC had been stopped
+            evaluation.run(cell)
+        found.append(read(cell, "metrics.json")["nll"])
+    assert found[0] != found[1]
+    assert [run.data.metrics["nll"] for run in runs("lenet-mnist")] == found
+
+
+def test_a_run_names_all_images_it_was_tested_on() -> None:
+    evaluation.run(trained("deterministic", seeds=1))
+    (run,) = runs("lenet-mnist")
+    contexts = {one.dataset.name: one.tags[0].value for one in run.inputs.dataset_inputs}
+    assert contexts == {"mnist": "test", "fashion_mnist": "ood"}
 
 
 def test_fewer_test_images_are_marked_as_incomplete() -> None:

@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 import ray
 import yaml
-from commands import WAYS, command, disturb, tracked
+from commands import WAYS, command, disturb, tracked, tracked_parameters
 from image_study import METHODS, make_cell
 from ray.util import placement_group_table
+from tracking_cases import leave_unsent
 
+from pipeline import files
 from pipeline.images import job as jobs
 from pipeline.images import search, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.params import Cell
+from pipeline.tracking.sender import leftovers
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +61,29 @@ def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray(monkeypat
     search.run(cell)
     best, trials = results(cell)
     assert best["source"] == "params" and best["hyperparameters"] == cell.hyperparameters and not trials
+
+
+def test_a_search_shows_its_recipe_and_its_grid() -> None:
+    cell = searched([1e-3, 1e-4])
+    for point in cell.grid_points():
+        record = {"hyperparameters": point, "objective": 1.0, "history": []}
+        files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+    search.run(cell)
+    shown = tracked_parameters("tune deterministic")
+    expected = {"grid.learning_rate": "[0.001, 0.0001]", "searcher": "grid", "epochs": "4"}
+    assert shown.items() >= {**expected, "optimizer": "amsgrad", "batch_size": "8"}.items()
+
+
+def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:
+    cell = searched([1e-3])
+    state = search._state(cell, ["before"])
+    trial = state / search.trial_folder({"learning_rate": 1e-3})
+    files.write_json(trial / search.RECORD, {})
+    told = [state, state / "children" / "some"]
+    leave_unsent(*told)
+    assert search._state(cell, ["before"]) == state and trial.exists()
+    assert search._state(cell, ["after"]) == state and not trial.exists()
+    assert sorted(leftovers(state)) == told
 
 
 def assert_nothing_is_left() -> None:
@@ -127,6 +153,7 @@ def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(
     by_rate = {trial["hyperparameters"]["learning_rate"]: trial for trial in trials}
     assert best["hyperparameters"]["learning_rate"] == 1e-3
     assert by_rate[1e30]["objective"] is None and said in by_rate[1e30]["status"]
+    assert tracked()["tune deterministic learning_rate=1e+30"] == "FAILED"
     assert_nothing_is_left()
 
 

@@ -14,14 +14,15 @@ import torch
 from commands import WAYS, command, disturb, tracked, tracked_parameters
 from image_study import make_cell, make_job
 from test_images_evaluation import probabilities
-from tracking_cases import best_model
+from tracking_cases import best_model, history, runs
 
-from pipeline import files
+from pipeline import files, tracking
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import search, training, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
+from pipeline.tracking.sender import leftovers
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
 
@@ -125,6 +126,40 @@ def test_workers_that_fit_on_no_node_are_said(monkeypatch: pytest.MonkeyPatch, f
     cell = make_cell(resources={"cpus_per_worker": 4, "allow_fewer_workers": fewer})
     with pytest.raises(StudyError, match="1 workers need 4 CPU, but the cluster has 5 CPU on 2 nodes, where 0 fit"):
         workers.affordable(cell)
+
+
+def test_a_training_that_starts_anew_keeps_what_mlflow_has_not_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.setenv("MNVI_TRACKING_WAIT", "0")
+    cell = make_cell()
+    job = make_job(cell)
+    checkpoints = Checkpoints(job.state, "other settings")
+    checkpoints.save({}, 1, 0)
+    with (
+        tracking.run(cell, "train", state=cell.state("train").absolute()) as parent,
+        training._tracked(job, parent) as seed,
+    ):
+        seed.metrics({"loss": 1.0}, step=1)
+    assert training._finished(job) is None and not checkpoints.paths()
+    assert sorted(leftovers(Path("work").absolute())) == [parent.state, seed.state]
+
+
+@pytest.mark.slow
+def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow.db")
+    monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
+    Path("dvc.lock").write_text("tune")  # which nobody writes when a stage is run by hand
+    expected = []
+    for rate in (1e-3, 1e-2):
+        cell = make_cell("deterministic", experiment={"epochs": 1, "learning_rate": rate}, limits={"seeds": 1})
+        search.run(cell)
+        training.run(cell)
+        (epoch,) = json.loads((cell.model / "seed-0" / "history.json").read_text())
+        expected.append([(1, epoch["loss"])])
+    parents = [run for run in runs("lenet-mnist") if run.info.run_name == "train deterministic"]
+    seeds = [run for run in runs("lenet-mnist") if run.info.run_name == "train deterministic seed 0"]
+    assert [run.data.params["learning_rate"] for run in parents] == ["0.001", "0.01"]
+    assert [history(run.info.run_id, "loss") for run in seeds] == expected
 
 
 @pytest.mark.slow

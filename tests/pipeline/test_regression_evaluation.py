@@ -1,10 +1,12 @@
 import json
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
 from tiny_study import cell, enter
+from tracking_cases import runs
 
 import mnvi
 from pipeline import files
@@ -90,6 +92,29 @@ def test_runs_with_a_failed_network_are_left_out_and_counted():
 def test_an_ensemble_with_a_failed_member_is_left_out():
     _, _, scores = trained("ensemble", failures={4: 1})
     assert scores["failed"] == [{"fold": 1, "run": 0, "epoch": 1}]
+
+
+def test_other_weights_get_a_run_of_their_own_though_dvc_has_noted_nothing():
+    Path("dvc.lock").write_text("train")
+    before, found = len(runs("tiny")), []
+    nets, _, scores = trained("deterministic")
+    found.append(scores["metrics"]["rmse"]["mean"])
+    saved = files.read_tensors(cell("deterministic").model / "replicas.pt", "the test")
+    saved["state"] = {name: value / 2 for name, value in nets.state.items()}
+    files.write_tensors(cell("deterministic").model / "replicas.pt", saved)
+    for _ in range(2):  # the second time as if DVC had been stopped
+        evaluation.run(cell("deterministic"))
+    found.append(json.loads((cell("deterministic").evaluate / "metrics.json").read_text())["rmse"])
+    assert found[0] != found[1]
+    assert [run.data.metrics["rmse"] for run in runs("tiny")[before:]] == found
+
+
+def test_a_run_names_the_table_it_was_tested_on():
+    before = len(runs("tiny"))
+    trained("mnvi")
+    (run,) = runs("tiny")[before:]
+    (data,) = run.inputs.dataset_inputs
+    assert data.dataset.name == "tiny" and data.tags[0].value == "test"
 
 
 def test_one_run_has_no_deviation():

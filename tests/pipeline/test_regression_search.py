@@ -3,9 +3,11 @@ import json
 import pytest
 import yaml
 from tiny_study import cell, enter
+from tracking_cases import leave_unsent, runs
 
 from pipeline import cluster
 from pipeline.regression import search
+from pipeline.tracking.sender import leftovers
 
 
 def best(one):
@@ -64,8 +66,29 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(tmp_path, monkeypatch
     assert trials(one) == before
 
 
+def test_a_search_shows_its_recipe_and_its_grid(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch, grid={"learning_rate": [0.1, 0.05]}, limits={"search_epochs": 2})
+    one = cell("mfvi")
+    ledger = search.Ledger(one.state("tune"), [])
+    (ledger.folder / "made_for.json").unlink()  # as if it were of these settings
+    for point in one.grid_points():
+        ledger.add({"hyperparameters": point, "objective": 1.0})
+    search.run(one)
+    shown = next(run.data.params for run in runs("tiny") if run.info.run_name == "tune mfvi")
+    expected = {"grid.learning_rate": "[0.1, 0.05]", "searcher": "grid", "epochs": "2", "folds": "2"}
+    assert shown.items() >= {**expected, "optimizer": "sgd", "batch_size": "16", "prior_variance": "10.0"}.items()
+
+
 def test_trials_of_other_data_are_deleted(tmp_path):
     trial = {"hyperparameters": {"batch_size": 8}, "objective": 1.0}
     search.Ledger(tmp_path, ["settings", "digest"]).add(trial)
     assert search.Ledger(tmp_path, ["settings", "digest"]).trials() == [trial]
     assert search.Ledger(tmp_path, ["settings", "other"]).trials() == []
+
+
+def test_what_mlflow_has_not_got_of_trials_with_other_settings_is_kept(tmp_path):
+    search.Ledger(tmp_path, ["settings"])
+    told = [tmp_path, tmp_path / "children" / "some"]
+    leave_unsent(*told)
+    search.Ledger(tmp_path, ["others"])
+    assert sorted(leftovers(tmp_path)) == told

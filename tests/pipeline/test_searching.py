@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tiny_study import cell, enter
+from tracking_cases import folder, history, new_store, runs  # noqa: F401
 
-from pipeline import searching
+from pipeline import searching, tracking
 from pipeline.errors import StudyError
 from pipeline.params import Cell
 from pipeline.searching import Optuna, Point, Trial, choose, proposer
@@ -27,6 +28,24 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def ended(point: Point, objective: float | None = 1.0) -> Trial:
     return {"hyperparameters": point, "objective": objective}
+
+
+def test_a_trial_is_a_run_named_after_its_point_and_fails_if_it_diverged(study: Any, folder: Path) -> None:  # noqa: F811
+    one, fine = study(), {"kappa_over_n": 2.0e-7, "prior_variance": 0.001, "batch_size": 8}
+    wrong, curve = {**fine, "batch_size": 16}, [(1, {"nll": 0.5}), (2, {"nll": 0.25})]
+    with tracking.run(one, "tune", state=one.state("tune")) as parent:
+        searching.track(one, {**ended(fine), "status": "finished"}, curve, parent)
+        searching.track(one, {**ended(wrong, None), "status": "failed: the loss became inf"}, curve[:1], parent)
+    found = {run.info.run_name: run for run in runs("tiny")}
+    name = "tune deterministic kappa_over_n=2e-07 prior_variance=0.001 batch_size="
+    assert found.keys() == {"tune deterministic", f"{name}8", f"{name}16"}
+    statuses = {8: ("FINISHED", "finished"), 16: ("FAILED", "failed: the loss became inf")}
+    for size, (status, said) in statuses.items():
+        run = found[f"{name}{size}"]
+        assert (run.info.status, run.data.tags["status"]) == (status, said)
+        assert run.data.params == {"kappa_over_n": "2e-07", "prior_variance": "0.001", "batch_size": f"{size}"}
+    assert history(found[f"{name}8"].info.run_id, "nll") == [(1, 0.5), (2, 0.25)]
+    assert found["tune deterministic"].info.status == "FINISHED"
 
 
 def test_the_lowest_objective_is_chosen() -> None:

@@ -93,6 +93,32 @@ def test_a_failed_run_ends_as_failed_and_goes_on_in_the_same_run() -> None:
     assert history(second.id, "loss") == [(0, 1.0), (1, 0.5)]
 
 
+def test_the_error_of_an_attempt_goes_when_the_next_one_ends_well() -> None:
+    with pytest.raises(StudyError), tracking.run(Cell(), "tune", state=STATE):
+        raise StudyError("the disk is full")
+    with tracking.run(Cell(), "tune", state=STATE):
+        pass
+    assert "error" not in runs()[0].data.tags
+
+
+def test_a_failed_run_with_other_settings_gets_a_new_run_and_so_do_its_children() -> None:
+    def train(learning_rate: float, loss: float) -> None:
+        with tracking.run(Cell(), "tune", state=STATE, depends_on=[learning_rate, "data"]) as run:
+            run.params({"learning_rate": learning_rate})
+            with tracking.run(Cell(), "tune", child="seed 0", parent=run, state=STATE / "seed-0") as child:
+                child.metrics({"loss": loss}, step=0)
+                if loss > 1:
+                    raise StudyError("diverged")
+
+    with pytest.raises(StudyError):
+        train(0.1, 9.0)
+    train(0.05, 0.5)
+    found = runs()
+    assert [run.info.status for run in found] == ["FAILED", "FAILED", "FINISHED", "FINISHED"]
+    assert [run.data.params.get("learning_rate") for run in found] == ["0.1", None, "0.05", None]
+    assert [run.data.metrics.get("loss") for run in found] == [None, 9.0, None, 0.5]
+
+
 @pytest.mark.parametrize("stopped", [KeyboardInterrupt(), SystemExit(130)])
 def test_an_interrupted_run_ends_as_killed(stopped: BaseException) -> None:
     with pytest.raises(type(stopped)), tracking.run(Cell(), "tune", state=STATE):
@@ -148,6 +174,14 @@ def test_a_stage_whose_end_dvc_has_not_noted_goes_on_in_its_run() -> None:
         assert history(run.id, "loss") == [(0, 0.5)]
     assert ids[0] == ids[1] != ids[2]
     assert [found.info.status for found in runs()] == ["FINISHED", "FINISHED"]
+
+
+def test_a_stage_that_is_run_by_hand_with_other_weights_gets_a_new_run() -> None:
+    Path("dvc.lock").write_text("prepare")
+    for nll in (0.5, 0.1, 0.1):
+        with tracking.run(Cell(), "evaluate", state=STATE, depends_on=[f"weights of {nll}"]) as run:
+            run.metrics({"nll": nll}, step=0)
+    assert [found.data.metrics["nll"] for found in runs()] == [0.5, 0.1]
 
 
 def test_a_childs_folder_cannot_be_its_parents() -> None:

@@ -154,6 +154,22 @@ def test_what_was_left_over_of_a_finished_stage_is_kept_when_the_stage_runs_agai
     assert history(second.id, "loss") == [(0, 2.0)]
 
 
+def test_what_runs_of_other_settings_left_over_arrives_in_them_and_ends_them() -> None:
+    child, metric = STATE / "children/0", {"kind": "metric", "key": "loss", "value": 1.0, "step": 0, "time": 2}
+    identity.claim(STATE, "toy", "tune mnvi", None, ["before"])
+    identity.claim(child, "toy", "tune mnvi 0", STATE)
+    for state in (STATE, child):  # killed outright, and the server was away
+        Spool(state).append([{"kind": "status", "status": "RUNNING", "time": 1}, metric])
+    with tracking.run(Cell(), "tune", state=STATE, depends_on=["after"]) as run:
+        ended = {found.info.run_name: found for found in runs() if found.info.status == "KILLED"}
+        assert ended.keys() == {"tune mnvi", "tune mnvi 0"}, "they do not wait for this run's end"
+    above, below = ended["tune mnvi"], ended["tune mnvi 0"]
+    assert below.data.tags["mlflow.parentRunId"] == above.info.run_id != run.id
+    assert history(above.info.run_id, "loss") == history(below.info.run_id, "loss") == [(0, 1.0)]
+    assert above.info.end_time == below.info.end_time == 2
+    assert [found.info.status for found in runs()].count("FINISHED") == 1
+
+
 @pytest.mark.slow
 def test_the_command_sends_what_was_left_over(folder: Path) -> None:  # noqa: F811
     with tracking.run(Cell(), "tune", state=STATE) as run:
