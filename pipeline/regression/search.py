@@ -37,7 +37,7 @@ def run(cell: Cell) -> None:
     table, tests = folds.load(cell)
     parts = folds.validation_folds(table, tests)
     compiled = compiling.wanted(short(cell), parts, _plan(cell, parts))
-    depends_on = [cell.fingerprint("tune"), folds.digest(parts), compiled]
+    depends_on: list[str | bool] = [cell.fingerprint("tune"), folds.digest(parts), compiled]
     ledger = Ledger(cell.state("tune"), depends_on)
     with tracking.run(cell, "tune", state=cell.state("tune"), depends_on=depends_on) as tracked:
         tracked.params({**searching.parameters(cell), "folds": len(tests)})
