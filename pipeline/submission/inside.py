@@ -24,9 +24,9 @@ from pipeline.params.cells import WORK
 from pipeline.storage import Anywhere
 from pipeline.submission.package import LOCK
 from pipeline.tracking import moving, store
+from pipeline.tracking.identity import JOB
 
 INPUTS = "MNVI_INPUTS"  # what is read, as JSON: paths, and the digests under which storage has them
-JOB = "MNVI_JOB"  # <results>/<stage>/<cell>/<fingerprint>
 EVERY = 20.0  # seconds between two copies of the driver's state
 NOT_COPIED = (".lock", ".tmp")
 

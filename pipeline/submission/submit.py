@@ -19,9 +19,10 @@ from pipeline.masking import masked
 from pipeline.params import Cell
 from pipeline.storage import Anywhere
 from pipeline.submission import follow
-from pipeline.submission.inside import INPUTS, JOB, finished, is_inside, outputs, tracked
+from pipeline.submission.inside import INPUTS, finished, is_inside, outputs, tracked
 from pipeline.submission.package import Package, packed, requirements
 from pipeline.tracking import runs, store
+from pipeline.tracking.identity import JOB
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FILE = "mlflow-run.json"
 LOCK = "dvc.lock"  # also the tag that holds its digest
+JOB = "MNVI_JOB"  # set in a submitted job: <results>/<stage>/<cell>/<fingerprint>, the same for all its attempts
+KEY = "mnvi.key"
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Identity:
     parent: str | None  # state folder of the parent run, seen from this one
     instance: float  # when the stage's own run began: tells a stage's children from those of an earlier one
     started: float
-    depends_on: str = ""  # digest
+    depends_on: str  # digest
+    key: str  # the run's tag of that name: finds it for who has lost this file, or did not hear that it had been made
     id: str | None = None
 
     @property
@@ -66,14 +69,16 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends
     else by now: MLflow keeps the first value of a parameter or step. Children go with their stage.
     """
     started = time.time()
+    instance, digest = started if parent is None else read(parent).instance, _digest(depends_on)
     wanted = Identity(
         store=masked(store.address()),
         experiment=experiment,
         name=name,
         parent=None if parent is None else os.path.relpath(parent, folder),
-        instance=started if parent is None else read(parent).instance,
+        instance=instance,
         started=started,
-        depends_on=hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:16],
+        depends_on=digest,
+        key=_digest([os.environ.get(JOB, instance), experiment, name, digest]),
     )
     if (folder / FILE).exists():
         kept = read(folder)
@@ -86,9 +91,13 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends
             return kept
         else:
             console.say(f"MLflow: the run of {folder} is in {kept.store}; a new one is made in {wanted.store}")
-            wanted = replace(wanted, instance=kept.instance, started=kept.started)
+            wanted = replace(wanted, instance=kept.instance, started=kept.started, key=kept.key)
     write(folder, wanted)
     return wanted
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
 def _last_status(folder: Path) -> str | None:
@@ -174,12 +183,15 @@ def _is_there(client: MlflowClient, run_id: str) -> bool:
 
 
 def _create(client: MlflowClient, folder: Path, identity: Identity) -> str:
-    tags = {}
+    """A new run, unless an attempt that could not note it has made it already."""
+    tags = {KEY: identity.key}
     if identity.parent is not None:
         above = Path(os.path.normpath(folder / identity.parent))
         with Spool(above).lock(timeout=30):
             tags["mlflow.parentRunId"] = str(settle(above, check=False).id)
     experiment = _experiment(client, identity)
+    for run in client.search_runs([experiment], f"tags.`{KEY}` = '{identity.key}'", max_results=1):
+        return str(run.info.run_id)
     started = int(identity.started * 1000)
     return str(client.create_run(experiment, started, tags, run_name=identity.name).info.run_id)
 

@@ -28,6 +28,45 @@ def away(self: sender.Courier) -> None:
     raise ConnectionError("nobody is there")
 
 
+@pytest.mark.parametrize("job", (JOB, None))
+def test_an_attempt_that_finds_nothing_of_a_killed_one_goes_on_in_its_run(
+    monkeypatch: pytest.MonkeyPatch, job: str | None
+) -> None:
+    """Only in a job: elsewhere nothing tells a lost folder from a stage that is run anew."""
+    if job is not None:
+        monkeypatch.setenv(identity.JOB, job)
+    killed = tracking.run(Cell(), "train", state=STATE)
+    with killed as parent, tracking.run(Cell(), "train", child="seed 0", parent=parent, state=STATE / "0") as child:
+        child.metrics({"loss": 1.0}, 1)
+    files.remove("work")
+    with (
+        tracking.run(Cell(), "train", state=STATE) as parent,
+        tracking.run(Cell(), "train", child="seed 0", parent=parent, state=STATE / "0") as child,
+    ):
+        child.metrics({"loss": 1.0}, 1)
+        child.metrics({"loss": 0.5}, 2)
+    found = runs()
+    assert len(found) == (2 if job else 4)
+    if job:
+        assert history(found[1].info.run_id, "loss") == [(1, 1.0), (2, 0.5)]
+
+
+def test_a_store_that_made_a_run_but_did_not_answer_makes_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = identity._create
+
+    def unheard(*arguments: Any) -> str:
+        asked(*arguments)
+        raise ConnectionError("the line went dead")
+
+    with monkeypatch.context() as patch, tracking.run(Cell(), "train", state=STATE) as run:
+        patch.setattr(identity, "_create", unheard)
+        run.metrics({"loss": 1.0}, 0)
+        assert not run.flush(5)
+        patch.undo()
+    assert tracking.send(Path("work")) == []
+    assert [run.info.status for run in runs()] == ["FINISHED"]
+
+
 def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
     folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -36,7 +75,7 @@ def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
     monkeypatch.setenv("MNVI_STORAGE", str(folder / "storage"))
     monkeypatch.setenv("MNVI_TRACKING_WAIT", "0")
     monkeypatch.setenv(inside.INPUTS, "{}")
-    monkeypatch.setenv(inside.JOB, JOB)
+    monkeypatch.setenv(identity.JOB, JOB)
     for place in ("job", "study"):
         (folder / place).mkdir()
     monkeypatch.chdir(folder / "job")
