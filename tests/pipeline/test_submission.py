@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import tiny_study
+import yaml
 from image_study import make_cell, write_best
+from ray._private.ray_constants import get_runtime_env_default_excludes
+from ray._private.runtime_env.packaging import create_package
 
 from pipeline import storage, submission
 from pipeline.errors import StudyError
 from pipeline.submission import inside
 from pipeline.submission.package import packed
 from pipeline.submission.submit import _fingerprint, _start
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs/cluster.md"
 
 
 @pytest.fixture
@@ -38,6 +45,22 @@ def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
         assert not [path for path in files if "__pycache__" in path.parts]
         listed = str(package)
     assert "params.yaml" in listed and listed.endswith("kB")
+
+
+def test_no_secret_is_uploaded_by_hand(study: Path) -> None:
+    needed = {"mnvi/a.py", "pipeline/a.py", "params.yaml", "dvc.lock", "data/boston/x.npy", "results/tune/best.yaml"}
+    others = {"docker/.env", "docker/compose.yaml", ".env", ".dvc/config.local", ".git/config", "mlflow.db-wal"}
+    others |= {"work/large.bin", "results/models/model.pt", "mnvi/__pycache__/a.pyc", "notes/keys.txt"}
+    for name in needed | others:
+        (study / name).parent.mkdir(parents=True, exist_ok=True)
+        (study / name).write_text(name)
+    documented = re.search(r"```yaml\n(# job.yaml.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert documented
+    excludes = get_runtime_env_default_excludes() + yaml.safe_load(documented[1])["excludes"]
+    package = study.parent / "package.zip"
+    create_package(str(study), package, include_gitignore=False, excludes=excludes)
+    with zipfile.ZipFile(package) as uploaded:
+        assert set(uploaded.namelist()) == needed
 
 
 @pytest.mark.parametrize("fewer", [{"recipe": {"runs": 2}}, {"recipe": {"runs": 20}, "limits": {"runs": 2}}])
