@@ -156,7 +156,7 @@ def _start(
     variables: dict[str, str],
 ) -> str:
     name = f"{cell.name}-{stage}-{fingerprint}"
-    name = f"{name}-{1 + _attempts(client.list_jobs(), name)}"
+    name = f"{name}-{1 + _last_attempt(client.list_jobs(), name)}"
     environment: dict[str, Any] = {"working_dir": str(package.folder), "env_vars": _environment(root) | variables}
     if os.environ.get(PIP, "0") not in ("", "0"):
         environment["pip"] = requirements()
@@ -178,8 +178,10 @@ def _start(
     return name
 
 
-def _attempts(jobs: list[JobDetails], name: str) -> int:
-    return sum(bool(re.fullmatch(rf"{re.escape(name)}-\d+", job.submission_id or "")) for job in jobs)
+def _last_attempt(jobs: list[JobDetails], name: str) -> int:
+    """Its number, not how many there are: earlier ones may have been deleted."""
+    found = [re.fullmatch(rf"{re.escape(name)}-(\d+)", job.submission_id or "") for job in jobs]
+    return max((int(attempt[1]) for attempt in found if attempt), default=0)
 
 
 def _about(cell: Cell, stage: str, root: Anywhere) -> dict[str, str]:

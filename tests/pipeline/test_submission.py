@@ -138,6 +138,14 @@ def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Except
         _start(client, cell, "train", study, "0", package, {})
 
 
+def test_the_next_attempt_has_a_name_that_no_job_has_when_the_first_was_deleted(study: Path) -> None:
+    left = ["lenet-train-0-2", "lenet-train-0-10", "lenet-train-01-40", "lenet-tune-0-40", None]
+    client = Mock(list_jobs=Mock(return_value=[Mock(submission_id=name) for name in left]))
+    cell = make_cell()
+    with packed("params.yaml") as package:
+        assert _start(client, cell, "train", study, "0", package, {}) == "lenet-train-0-11"
+
+
 def test_a_file_that_vanishes_while_state_is_copied_does_not_end_the_copying(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
