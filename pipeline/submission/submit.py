@@ -116,9 +116,15 @@ def _client() -> JobSubmissionClient:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     from ray.job_submission import JobSubmissionClient
 
+    class Client(JobSubmissionClient):
+        """Ray's own waits for ever for a server that takes a question and does not answer."""
+
+        def _do_request(self, *arguments: Any, **settings: Any) -> Any:
+            return super()._do_request(*arguments, timeout=follow.PATIENCE, **settings)
+
     address = _address()
     try:
-        client = JobSubmissionClient(address)
+        client = Client(address)
         client.list_jobs()
     except follow.trouble() + (ValueError,) as error:
         if follow.refused(error):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,9 +19,9 @@ from ray._private.runtime_env.packaging import create_package
 
 from pipeline import storage, submission
 from pipeline.errors import StudyError
-from pipeline.submission import inside
+from pipeline.submission import follow, inside
 from pipeline.submission.package import packed
-from pipeline.submission.submit import _fingerprint, _start
+from pipeline.submission.submit import _client, _fingerprint, _start
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/cluster.md"
 
@@ -136,6 +138,17 @@ def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Except
     cell = make_cell()
     with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not take lenet-train-0-1 \(status"):
         _start(client, cell, "train", study, "0", package, {})
+
+
+def test_a_server_that_takes_a_question_and_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("RAY_ADDRESS", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        end = threading.Timer(20, silent.shutdown, [socket.SHUT_RDWR])  # or a client without patience would stay
+        end.start()
+        with pytest.raises(StudyError, match=r"no job server of Ray answers there \(.*imed out"):
+            _client()
+        end.cancel()
 
 
 def test_the_next_attempt_has_a_name_that_no_job_has_when_the_first_was_deleted(study: Path) -> None:
