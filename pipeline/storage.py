@@ -187,13 +187,11 @@ def remove(place: Anywhere) -> None:
 
 
 def write_json(place: Anywhere, value: Any) -> None:
-    with _replacing(place) as temporary:
-        files.write_json(temporary, value)
+    _write(place, lambda path: files.write_json(path, value))
 
 
 def write_tensors(place: Anywhere, value: Any) -> None:
-    with _replacing(place) as temporary:
-        files.write_tensors(temporary, value)
+    _write(place, lambda path: files.write_tensors(path, value))
 
 
 def read_json(place: Anywhere, made_by: str) -> Any:
@@ -206,6 +204,14 @@ def read_tensors(place: Anywhere, made_by: str) -> Any:
 
 def _replacing(place: Anywhere) -> AbstractContextManager[Path]:
     return place.replacing() if isinstance(place, Remote) else files.replacing(place)
+
+
+def _write(place: Anywhere, write: Callable[[Path], None]) -> None:
+    if not isinstance(place, Remote):
+        write(place)  # which replaces it by itself: a temporary file of a temporary file has a name that nobody knows
+        return
+    with place.replacing() as temporary:
+        write(temporary)
 
 
 def _read(place: Anywhere, read: Callable[[Path], Any]) -> Any:
