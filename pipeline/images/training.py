@@ -31,6 +31,7 @@ def run(cell: Cell) -> None:
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:
             with cluster.connected():
+                cluster.check_shared(state)
                 _train(cell, unfinished, parent)
         _write(cell, seeds, parent)
         parent.artifact(cell.model / "training.json")
