@@ -63,7 +63,10 @@ class Remote:
 
         with self._reached("read") as (system, path):
             found = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-            return sorted(PurePosixPath(info.path).relative_to(path) for info in found if info.is_file)
+            names = sorted(PurePosixPath(info.path).relative_to(path) for info in found if info.is_file)
+        for name in names:
+            check_inside(self, name)  # a key may be any text
+        return names
 
     def unlink(self, missing_ok: bool = False) -> None:
         with self._reached("changed") as (system, path):
@@ -157,6 +160,14 @@ def names(place: Anywhere) -> list[PurePosixPath]:
     if isinstance(place, Remote):
         return place.names()
     return sorted(PurePosixPath(file.relative_to(place)) for file in place.rglob("*") if file.is_file())
+
+
+def check_inside(place: Anywhere, name: PurePosixPath) -> None:
+    """That a name which storage gives does not lead out of the folder that it is copied to."""
+    if name.is_absolute() or ".." in name.parts:
+        raise StudyError(
+            f"{place}: names {name}, which is outside of its folder; delete it, and see who may write to {VARIABLE}"
+        )
 
 
 def found(place: Anywhere, pattern: str) -> list[Anywhere]:
