@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -56,9 +58,7 @@ class Contents:
             _fetch(self.root, self.digest, copy)
             listed: dict[str, str] = json.loads(copy.read_bytes())
         for name in listed:
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts:
-                raise StudyError(f"{_place(self.root, self.digest)}: names {name}, which is outside of its folder")
+            storage.check_inside(_place(self.root, self.digest), PurePosixPath(name))
         return listed
 
 
@@ -84,9 +84,14 @@ def node_cache() -> Path:
     """This machine's own folder for what it has fetched. It may be deleted whenever no stage runs."""
     given = os.environ.get(NODE_CACHE)
     folder = Path(given) if given else Path(tempfile.gettempdir()) / f"mnvi-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise StudyError(f"{folder}: belongs to another user; set {NODE_CACHE} to a folder of your own on every node")
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    found = folder.lstat()  # of a link itself: anybody may place one in /tmp that leads to a folder of ours
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StudyError(
+            f"{folder}: is not a folder that belongs to you and that nobody else may enter (mode 0700); delete it, or "
+            f"set {NODE_CACHE} to such a folder on every node"
+        )
     return folder
 
 

@@ -13,12 +13,15 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from pipeline import abandoned, private_ray
+from pipeline import abandoned, files, private_ray, storage
 from pipeline.errors import StudyError
+from pipeline.storage import Anywhere
 
 # What the user has set stays.
 _ENVIRONMENT = {
@@ -82,6 +85,47 @@ def this_node() -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def check_shared(place: Anywhere) -> None:
+    """That all nodes see the place where workers keep what they make; else it would be lost on the disk of one."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) == 1 or not isinstance(place, Path):
+        return
+    probe = place / f".probe-{uuid.uuid4().hex}.tmp"
+    files.write_text(probe, "")
+    try:
+        _check_seen(place, _looks(nodes, probe))
+    finally:
+        files.remove(probe)
+
+
+def _looks(nodes: list[dict[str, Any]], probe: Path) -> list[tuple[str, bool]]:
+    """The nodes, and whether each sees the file."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    look = ray.remote(num_cpus=0)(_sees)
+    # Soft: a node that is lost at this moment is no reason to stop.
+    places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=True) for node in nodes]
+    seen: list[bool] = ray.get([look.options(scheduling_strategy=place).remote(str(probe)) for place in places])
+    return [(node["NodeManagerAddress"], sees) for node, sees in zip(nodes, seen, strict=True)]
+
+
+def _sees(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def _check_seen(folder: Path, looks: Iterable[tuple[str, bool]]) -> None:
+    blind = [node for node, sees in looks if not sees]
+    if blind:
+        raise StudyError(
+            f"{storage.VARIABLE}: the cluster's {', '.join(blind)} does not see {folder} of this machine, so what "
+            "workers make there would be lost; set it to a folder that all nodes mount under the same path, or to "
+            "s3://bucket/prefix"
+        )
 
 
 def _own_cpus() -> int:

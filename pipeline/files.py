@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -43,9 +44,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 def _remove_abandoned(path: Path) -> None:
     """Deletes what processes of this machine that were killed had begun to write in this place."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{socket.gethostname()}-*.tmp"):
+    begun = f".{path.name}.{socket.gethostname()}-"
+    for left in path.parent.glob(f"{glob.escape(begun)}*.tmp"):
+        ours = re.fullmatch(r"(\d{1,9})-[0-9a-f]{8}\.tmp", left.name.removeprefix(begun))
+        if ours is None:
+            continue
         try:
-            os.kill(int(left.name.split("-")[-2]), 0)
+            os.kill(int(ours[1]), 0)
         except ProcessLookupError:
             remove(left)
         except PermissionError:  # alive, and another user's

@@ -63,7 +63,10 @@ class Remote:
 
         with self._reached("read") as (system, path):
             found = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
-            return sorted(PurePosixPath(info.path).relative_to(path) for info in found if info.is_file)
+            names = sorted(PurePosixPath(info.path).relative_to(path) for info in found if info.is_file)
+        for name in names:
+            check_inside(self, name)  # a key may be any text
+        return names
 
     def unlink(self, missing_ok: bool = False) -> None:
         with self._reached("changed") as (system, path):
@@ -159,6 +162,14 @@ def names(place: Anywhere) -> list[PurePosixPath]:
     return sorted(PurePosixPath(file.relative_to(place)) for file in place.rglob("*") if file.is_file())
 
 
+def check_inside(place: Anywhere, name: PurePosixPath) -> None:
+    """That a name which storage gives does not lead out of the folder that it is copied to."""
+    if name.is_absolute() or ".." in name.parts:
+        raise StudyError(
+            f"{place}: names {name}, which is outside of its folder; delete it, and see who may write to {VARIABLE}"
+        )
+
+
 def found(place: Anywhere, pattern: str) -> list[Anywhere]:
     """What matches below a folder, in the order of names."""
     return sorted(place.glob(pattern), key=str)
@@ -187,13 +198,11 @@ def remove(place: Anywhere) -> None:
 
 
 def write_json(place: Anywhere, value: Any) -> None:
-    with _replacing(place) as temporary:
-        files.write_json(temporary, value)
+    _write(place, lambda path: files.write_json(path, value))
 
 
 def write_tensors(place: Anywhere, value: Any) -> None:
-    with _replacing(place) as temporary:
-        files.write_tensors(temporary, value)
+    _write(place, lambda path: files.write_tensors(path, value))
 
 
 def read_json(place: Anywhere, made_by: str) -> Any:
@@ -206,6 +215,14 @@ def read_tensors(place: Anywhere, made_by: str) -> Any:
 
 def _replacing(place: Anywhere) -> AbstractContextManager[Path]:
     return place.replacing() if isinstance(place, Remote) else files.replacing(place)
+
+
+def _write(place: Anywhere, write: Callable[[Path], None]) -> None:
+    if not isinstance(place, Remote):
+        write(place)  # which replaces it by itself: a temporary file of a temporary file has a name that nobody knows
+        return
+    with place.replacing() as temporary:
+        write(temporary)
 
 
 def _read(place: Anywhere, read: Callable[[Path], Any]) -> Any:

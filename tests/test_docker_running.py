@@ -8,7 +8,6 @@ import re
 import secrets
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,14 +25,10 @@ import psutil
 import pytest
 from docker_files import DOCKER, SECRET, compose, example
 
+from tools.ray_nodes import free_port
+
 BIN = Path(sys.executable).parent
 PATIENCE = 600  # seconds for a server to start on a busy machine; a dozen on an idle one
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answer(url: str, **headers: str) -> int:

@@ -33,6 +33,7 @@ class Checkpoints:
 
     def newest(self) -> Anywhere | None:
         """The last checkpoint that can be gone on from; what cannot be is deleted."""
+        self._remove_halves()
         for path in self.paths():
             try:
                 state = self.read(path)
@@ -48,6 +49,11 @@ class Checkpoints:
                 return None
             return path
         return None
+
+    def _remove_halves(self) -> None:
+        """Whoever began to write them is gone, and maybe its node: a folder has one writer at a time, which asks us."""
+        for left in storage.found(self.folder, ".checkpoint-*.tmp"):
+            storage.remove(left)
 
     def read(self, path: Anywhere) -> dict[str, Any]:
         state = storage.read_tensors(path, "python -m pipeline.train")

@@ -148,6 +148,7 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
         return
     finished = [trial["hyperparameters"] for trial in known]
     with cluster.connected(), progress(f"tune {cell.name}", len(known) + left, "trials", len(known)) as bar:
+        cluster.check_shared(state)
         num_workers, at_a_time = workers.affordable(cell)
         # Workers of a trial take what they need themselves; the trial only waits, but has to ask for something.
         needs = {"memory": 1.0} if num_workers > 1 else workers.per_worker(cell)

@@ -32,6 +32,7 @@ def run(cell: Cell) -> None:
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:
             with cluster.connected():
+                cluster.check_shared(state)
                 _train(cell, unfinished, parent)
         _write(cell, seeds, parent)
         parent.artifact(cell.model / "training.json")
@@ -49,6 +50,7 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
     fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=cluster.this_node())(workers.fit)
     per_seed, at_a_time = workers.affordable(cell)
     waiting, running = list(unfinished), dict[Any, tuple[Job, ExitStack, tracking.Run]]()
+    shortage = workers.Shortage(cell)
     told, pause = {job.seed: 0 for job in unfinished}, max(POLL, workers.pause(unfinished[0].state))
     total = len(unfinished) * cell.experiment.epochs
     with ExitStack() as runs, progress(f"train {cell.name}", total, "epochs", _epochs(unfinished)) as bar:
@@ -58,6 +60,7 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
                 run = end.enter_context(_tracked(job, parent))
                 running[fit.remote(job, per_seed)] = job, end, run
             ended, _ = ray.wait(list(running), timeout=pause)
+            shortage.look(len(running) * workers.fewest(cell, per_seed))
             for job, _, run in running.values():
                 history = workers.history(job)
                 _track(history[told[job.seed] :], run)

@@ -38,12 +38,12 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
     rays_own = job.state / "ray"
     storage.remove(rays_own)  # Ray would go on from what it kept; ours is the state that is whole after a kill
     # With a range, Ray starts those that are left again when the others' nodes are gone, instead of waiting for nodes.
-    fewer = workers > 1 and job.cell.resources.allow_fewer_workers
+    fewest_workers = fewest(job.cell, workers)
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job},
         scaling_config=ScalingConfig(
-            num_workers=(1, workers) if fewer else workers,  # type: ignore[arg-type]
+            num_workers=(fewest_workers, workers) if fewest_workers < workers else workers,  # type: ignore[arg-type]
             use_gpu=job.cell.resources.gpu,
             resources_per_worker=per_worker(job.cell),
         ),
@@ -68,8 +68,7 @@ def affordable(cell: Cell) -> tuple[int, int]:
 
     asked, needs = cell.resources.workers, per_worker(cell)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    # Node by node: a worker does not fit into what two of them have left together.
-    most = sum(min(math.floor(node.get(kind, 0.0) / amount) for kind, amount in needs.items()) for node in nodes)
+    most = _room(nodes, needs)
     if most >= asked:
         return asked, most // asked
     has = ", ".join(f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}" for kind in needs)
@@ -82,6 +81,40 @@ def affordable(cell: Cell) -> tuple[int, int]:
         f"{most} fit, as each has to be on one node; lower resources.workers or resources.cpus_per_worker, set "
         "resources.gpu to false, or set resources.allow_fewer_workers to true to train the same global batches on fewer"
     )
+
+
+def fewest(cell: Cell, asked: int) -> int:
+    """Workers without which a training waits."""
+    return 1 if cell.resources.allow_fewer_workers else asked
+
+
+class Shortage:
+    """Says once that trainings wait for a lost node, and once that they do not any more."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self.waits = cell, False
+
+    def look(self, needed: int) -> None:
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = _room(nodes, per_worker(self.cell))
+        if (room < needed) == self.waits:
+            return
+        self.waits = room < needed
+        if self.waits:
+            say(
+                f"{self.cell.name}: a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes "
+                "that are left, so training waits for another node. With resources.allow_fewer_workers: true the same "
+                "command goes on with fewer"
+            )
+        else:
+            say(f"{self.cell.name}: there is room for {needed} workers again, so training goes on")
+
+
+def _room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:
+    """For so many workers. Node by node: one does not fit into what two of them have left together."""
+    return sum(min(math.floor(node.get(kind, 0.0) / amount) for kind, amount in needs.items()) for node in nodes)
 
 
 def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PAUSE = 2.0  # seconds between two questions
 PATIENCE = 300.0  # for a job server that does not answer
+SILENCE = 120.0  # of a log, before its connection is taken for lost: Ray's has no heartbeat
 
 
 def to_the_end(client: JobSubmissionClient, address: str, name: str) -> None:
@@ -75,18 +76,20 @@ def stop_command(address: str, name: str) -> str:
 
 
 def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:
-    log, answered = _Log(client, name), time.monotonic()
+    log = _Log(client, name)
     while True:
         try:
-            asyncio.run(log.show())
+            whole = asyncio.run(log.show())
             status = client.get_job_status(name)
-            answered = time.monotonic()
+            log.heard = time.monotonic()
             if status.is_terminal():
+                if not whole:
+                    asyncio.run(log.show())  # the end, which says why a job failed
                 return status
         except trouble() as error:
             if refused(error):
                 raise refusal(address) from error
-            if time.monotonic() - answered > PATIENCE:
+            if time.monotonic() - log.heard > PATIENCE:
                 raise StudyError(
                     f"RAY_ADDRESS={address}: the cluster has not answered for {PATIENCE:.0f} s ({brief(error)}); "
                     f"{name} may still run: the same command attaches to it again"
@@ -99,10 +102,22 @@ class _Log:
 
     def __init__(self, client: JobSubmissionClient, name: str) -> None:
         self.client, self.name, self.shown = client, name, 0
+        self.heard = time.monotonic()  # when the server last said anything
 
-    async def show(self) -> None:
+    async def show(self) -> bool:
+        """Whether it ended, not fell silent: a connection that is cut somewhere on its way does not say so."""
+        try:
+            async with asyncio.timeout(SILENCE) as patience:
+                await self._tell(patience)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _tell(self, patience: asyncio.Timeout) -> None:
         position = 0
         async for text in self.client.tail_job_logs(self.name):
+            patience.reschedule(asyncio.get_running_loop().time() + SILENCE)
+            self.heard = time.monotonic()
             new = text[max(0, self.shown - position) :]
             position += len(text)
             if new:

@@ -117,9 +117,15 @@ def _client() -> JobSubmissionClient:
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     from ray.job_submission import JobSubmissionClient
 
+    class Client(JobSubmissionClient):
+        """Ray's own waits for ever for a server that takes a question and does not answer."""
+
+        def _do_request(self, *arguments: Any, **settings: Any) -> Any:
+            return super()._do_request(*arguments, timeout=follow.PATIENCE, **settings)
+
     address = _address()
     try:
-        client = JobSubmissionClient(address)
+        client = Client(address)
         client.list_jobs()
     except follow.trouble() + (ValueError,) as error:
         if follow.refused(error):
@@ -157,7 +163,7 @@ def _start(
     variables: dict[str, str],
 ) -> str:
     name = f"{cell.name}-{stage}-{fingerprint}"
-    name = f"{name}-{1 + _attempts(client.list_jobs(), name)}"
+    name = f"{name}-{1 + _last_attempt(client.list_jobs(), name)}"
     environment: dict[str, Any] = {"working_dir": str(package.folder), "env_vars": _environment(root) | variables}
     if os.environ.get(PIP, "0") not in ("", "0"):
         environment["pip"] = requirements()
@@ -179,8 +185,10 @@ def _start(
     return name
 
 
-def _attempts(jobs: list[JobDetails], name: str) -> int:
-    return sum(bool(re.fullmatch(rf"{re.escape(name)}-\d+", job.submission_id or "")) for job in jobs)
+def _last_attempt(jobs: list[JobDetails], name: str) -> int:
+    """Its number, not how many there are: earlier ones may have been deleted."""
+    found = [re.fullmatch(rf"{re.escape(name)}-(\d+)", job.submission_id or "") for job in jobs]
+    return max((int(attempt[1]) for attempt in found if attempt), default=0)
 
 
 def _about(cell: Cell, stage: str, root: Anywhere) -> dict[str, str]:

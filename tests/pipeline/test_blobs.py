@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 from s3_server import s3_server
 
@@ -89,6 +91,42 @@ def test_a_list_that_leads_out_of_its_folder_is_refused(tmp_path: Path, data: Pa
     published = blobs.publish({"../outside": data / "x.bin"}, tmp_path / "storage")
     with pytest.raises(StudyError, match=r"names \.\./outside, which is outside of its folder"):
         published.write(tmp_path / "target")
+
+
+def test_a_file_in_s3_whose_name_leads_out_of_its_folder_is_refused(s3: str) -> None:
+    folder = Remote(f"{s3}/leading-out")
+    boto3.client("s3").put_object(Bucket="study", Key="leading-out/../../outside.json", Body=b"{}")
+    with pytest.raises(StudyError, match=r"leading-out: names \.\./\.\./outside\.json, which is outside of its folder"):
+        storage.names(folder)
+
+
+def unsafe_link(folder: Path) -> None:
+    own = folder.with_name("own")
+    own.mkdir(mode=0o700)
+    folder.symlink_to(own)
+
+
+UNSAFE: dict[str, Callable[[Path], None]] = {
+    "a link": unsafe_link,
+    "a link to nothing": lambda folder: folder.symlink_to("nothing"),
+    "a file": Path.touch,
+    "open to others": lambda folder: (folder.mkdir(), folder.chmod(0o755))[1],
+    "another's": lambda folder: (folder.mkdir(mode=0o700), os.chown(folder, 12345, -1))[1],
+}
+
+
+@pytest.mark.parametrize("kind", UNSAFE)
+def test_a_node_cache_that_others_could_have_made_or_may_enter_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "another's" and os.getuid() != 0:
+        pytest.skip("needs root, to give a folder away")
+    monkeypatch.delenv("MNVI_NODE_CACHE", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"mnvi-{os.getuid()}"
+    UNSAFE[kind](folder)
+    with pytest.raises(StudyError, match=rf"{folder}: is not a folder that belongs to you.*set MNVI_NODE_CACHE"):
+        blobs.node_cache()
 
 
 def test_files_in_s3_have_a_paths_manners(s3: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from pipeline import files
 from pipeline.errors import StudyError
 
+MADE_BY_NOBODY = 999_999_999  # no process has this number
 READERS = [files.read_text, files.read_json, files.read_yaml, files.read_tensors]
 
 
@@ -45,3 +48,19 @@ def test_what_cannot_be_parsed_is_named(tmp_path: Path, read: Callable[[Path, st
     path.write_text(text)
     with pytest.raises(StudyError, match=r"best: not (JSON|YAML) "):
         read(path, "python -m pipeline.tune")
+
+
+def test_what_a_killed_process_had_begun_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    begun = f".a.json.{socket.gethostname()}"
+    abandoned = f"{begun}-{MADE_BY_NOBODY}-0123abcd.tmp"
+    others = {
+        f"{begun}-x.tmp",
+        f"{begun}-{MADE_BY_NOBODY}-notes.tmp",
+        f"{begun}-{'9' * 40}-0123abcd.tmp",
+        f"{begun}-{os.getpid()}-0123abcd.tmp",
+        f".a.json.elsewhere-{MADE_BY_NOBODY}-0123abcd.tmp",
+    }
+    for name in {abandoned, *others}:
+        (tmp_path / name).touch()
+    files.write_json(tmp_path / "a.json", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", *others}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import subprocess
@@ -22,6 +23,7 @@ from pipeline.errors import StudyError
 from pipeline.submission import follow
 
 ADDRESS = "http://head:8265"
+SILENT = "…\n"  # after this line nothing comes, and nothing says so: the connection is half open
 # A job that does not end by itself.
 FOLLOWS = """
 from pipeline import console
@@ -51,6 +53,9 @@ class Server:
             raise turn
         text, self.status = turn
         yield text
+        if text.endswith(SILENT):
+            await asyncio.sleep(20)
+            pytest.fail("still waiting for the log")
 
     def get_job_status(self, name: str) -> JobStatus:
         return self.status
@@ -88,6 +93,40 @@ def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(follow, "PATIENCE", 0.0)
     with pytest.raises(StudyError, match=r"has not answered for 0 s .*job may still run"):
         follow.to_the_end(Server(aiohttp.ServerDisconnectedError()), ADDRESS, "job")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", [JobStatus.RUNNING, JobStatus.SUCCEEDED], ids=lambda status: status.value)
+def test_a_log_that_falls_silent_is_followed_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: JobStatus
+) -> None:
+    monkeypatch.setattr(follow, "SILENCE", 0.2)
+    server = Server((f"one\n{SILENT}", status), (f"one\n{SILENT}two\n", JobStatus.SUCCEEDED))
+    follow.to_the_end(server, ADDRESS, "job")  # type: ignore[arg-type]
+    assert capsys.readouterr().err == f"one\n{SILENT}two\n"
+
+
+def test_a_log_that_falls_silent_for_good_does_not_keep_a_job_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "SILENCE", 0.2)
+    follow.to_the_end(Server((SILENT, JobStatus.SUCCEEDED)), ADDRESS, "job")  # type: ignore[arg-type]
+
+
+def test_the_patience_with_a_server_begins_with_its_last_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not with the last question: a job may talk for hours without one."""
+    monkeypatch.setattr(follow, "PATIENCE", 1.0)
+
+    class Talkative(Server):
+        async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+            for _ in range(6 if len(self.turns) > 1 else 0):
+                await asyncio.sleep(0.25)
+                yield "on\n"
+            async for text in super().tail_job_logs(name):
+                yield text
+
+    server = Talkative(aiohttp.ServerDisconnectedError(), ("on\n" * 6 + "end\n", JobStatus.SUCCEEDED))
+    follow.to_the_end(server, ADDRESS, "job")  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "on\n" * 6 + "end\n"
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("no"), handshake(401)], ids=lambda error: type(error).__name__)

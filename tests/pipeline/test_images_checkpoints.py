@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline import files
 from pipeline.errors import StudyError
 from pipeline.images.checkpoints import Checkpoints
 
@@ -56,3 +57,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match=r"file/checkpoint.*cannot be written"):
         Checkpoints(tmp_path / "file", "a").save({"epoch": 1}, 1, 0)
+
+
+def test_the_half_of_one_that_a_lost_node_left_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints, left = Checkpoints(tmp_path, "a"), list[Path]()
+    checkpoints.save({"epoch": 1}, 1, 0)
+
+    def interrupted(path: Path, content: bytes) -> None:
+        left.append(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(files.socket, "gethostname", lambda: "lost-node")
+        patch.setattr(Path, "write_bytes", interrupted)
+        checkpoints.save({"epoch": 1}, 1, 1000)
+    left[0].touch()  # which a node that is lost does not delete
+    state = checkpoints.load()
+    assert state is not None and state["epoch"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00001-0000000.pt"]

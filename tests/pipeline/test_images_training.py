@@ -162,6 +162,22 @@ def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pyte
     assert [history(run.info.run_id, "loss") for run in seeds] == expected
 
 
+@pytest.mark.parametrize(("fewer", "said"), [(False, 2), (True, 0)])
+def test_workers_that_wait_for_a_lost_node_are_said_once_and_their_return_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fewer: bool, said: int
+) -> None:
+    cell = make_cell(resources={"workers": 2, "cpus_per_worker": 2, "allow_fewer_workers": fewer})
+    shortage, needed = workers.Shortage(cell), workers.fewest(cell, 2)
+    for alive in (True, True, False, False, True, True):
+        monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(3), node(2, alive=alive)])
+        shortage.look(needed)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == said
+    if said:
+        assert "lenet: a node is lost; 2 workers are needed, 1 fit on the 1 nodes that are left" in lines[0]
+        assert lines[1] == "lenet: there is room for 2 workers again, so training goes on"
+
+
 @pytest.mark.slow
 def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
+import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import tiny_study
+import yaml
 from image_study import make_cell, write_best
+from ray._private.ray_constants import get_runtime_env_default_excludes
+from ray._private.runtime_env.packaging import create_package
 
 from pipeline import storage, submission
 from pipeline.errors import StudyError
-from pipeline.submission import inside
+from pipeline.submission import follow, inside
 from pipeline.submission.package import packed
-from pipeline.submission.submit import _fingerprint, _start
+from pipeline.submission.submit import _client, _fingerprint, _start
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs/cluster.md"
 
 
 @pytest.fixture
@@ -38,6 +47,22 @@ def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
         assert not [path for path in files if "__pycache__" in path.parts]
         listed = str(package)
     assert "params.yaml" in listed and listed.endswith("kB")
+
+
+def test_no_secret_is_uploaded_by_hand(study: Path) -> None:
+    needed = {"mnvi/a.py", "pipeline/a.py", "params.yaml", "dvc.lock", "data/boston/x.npy", "results/tune/best.yaml"}
+    others = {"docker/.env", "docker/compose.yaml", ".env", ".dvc/config.local", ".git/config", "mlflow.db-wal"}
+    others |= {"work/large.bin", "results/models/model.pt", "mnvi/__pycache__/a.pyc", "notes/keys.txt"}
+    for name in needed | others:
+        (study / name).parent.mkdir(parents=True, exist_ok=True)
+        (study / name).write_text(name)
+    documented = re.search(r"```yaml\n(# job.yaml.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert documented
+    excludes = get_runtime_env_default_excludes() + yaml.safe_load(documented[1])["excludes"]
+    package = study.parent / "package.zip"
+    create_package(str(study), package, include_gitignore=False, excludes=excludes)
+    with zipfile.ZipFile(package) as uploaded:
+        assert set(uploaded.namelist()) == needed
 
 
 @pytest.mark.parametrize("fewer", [{"recipe": {"runs": 2}}, {"recipe": {"runs": 20}, "limits": {"runs": 2}}])
@@ -113,6 +138,25 @@ def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Except
     cell = make_cell()
     with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not take lenet-train-0-1 \(status"):
         _start(client, cell, "train", study, "0", package, {})
+
+
+def test_a_server_that_takes_a_question_and_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("RAY_ADDRESS", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        end = threading.Timer(20, silent.shutdown, [socket.SHUT_RDWR])  # or a client without patience would stay
+        end.start()
+        with pytest.raises(StudyError, match=r"no job server of Ray answers there \(.*imed out"):
+            _client()
+        end.cancel()
+
+
+def test_the_next_attempt_has_a_name_that_no_job_has_when_the_first_was_deleted(study: Path) -> None:
+    left = ["lenet-train-0-2", "lenet-train-0-10", "lenet-train-01-40", "lenet-tune-0-40", None]
+    client = Mock(list_jobs=Mock(return_value=[Mock(submission_id=name) for name in left]))
+    cell = make_cell()
+    with packed("params.yaml") as package:
+        assert _start(client, cell, "train", study, "0", package, {}) == "lenet-train-0-11"
 
 
 def test_a_file_that_vanishes_while_state_is_copied_does_not_end_the_copying(
