@@ -63,7 +63,7 @@ bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks
 
 faults: setup  ## disturb a small study fifty times and check that it ends as if nothing had been: docs/faults.md
-	$(RUN) -m tools.faults --faults 50 --seed 0 --minutes 60
+	$(RUN) -m tools.faults --faults 50 --seed 0 --minutes 75
 
 clean:  ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
