@@ -68,6 +68,20 @@ def test_launcher_starts_workers_before_somebody_asks_for_them() -> None:
     assert 1 <= kinds["worker"]["min_workers"] <= kinds["worker"]["max_workers"] <= LAUNCHER["max_workers"]
 
 
+def test_launcher_finds_in_the_image_what_it_starts_workers_with() -> None:
+    """It does so from inside the head's container; without them workers never come."""
+    last_stage = (DOCKER / "Dockerfile").read_text().rpartition("FROM base\n")[2]
+    installed = re.search(r"apt-get install (?:--\S+ )*([^&\\]+)", last_stage)[1].split()
+    assert {"openssh-client", "rsync"} <= set(installed)
+
+
+def test_launcher_gives_workers_another_profile_than_the_head() -> None:
+    """The head's may start machines."""
+    kinds = LAUNCHER["available_node_types"].values()
+    profiles = [kind["node_config"]["IamInstanceProfile"]["Arn"] for kind in kinds]
+    assert len(profiles) == len(set(profiles)) == 2
+
+
 def test_kubernetes_knows_every_field() -> None:
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {}, **group["template"]} for group in GROUPS]
     for resource in [PVC, NETWORK_POLICY, *pods]:
