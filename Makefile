@@ -12,7 +12,7 @@ BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi 
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast lint audit format lock bench faults study uci images paper ui clean
+.PHONY: help setup test fast lint audit format lock bench faults lockfile study uci images paper ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
@@ -45,9 +45,13 @@ lock: setup  ## write requirements.lock from pyproject.toml and what is installe
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)
 
-study: setup  ## run the study that params.yaml selects (the default one: twenty minutes on two cores)
+study: setup lockfile  ## run the study that params.yaml selects (the default one: twenty minutes on two cores)
 	$(DVC) repro
 	@$(RUN) -m pipeline.params report
+
+# In the image dvc.lock is a link into a volume. DVC does not take a link to nothing, as it is on a new volume.
+lockfile:
+	@[ -e dvc.lock ] || [ ! -L dvc.lock ] || echo "schema: '2.0'" > dvc.lock
 
 uci images paper: setup  ## run a whole table of the paper, or both, into recorded/<name>
 	$(RUN) -m pipeline.params select $@

@@ -21,16 +21,24 @@ HOME = "/opt/mnvi"  # of the project in the image
 PATIENCE = 1500.0  # seconds: the machine may be busy
 RUNS = " && ".join(arguments for name, arguments in dockerfile() if name == "RUN")
 HEAD = compose()["services"]["head"]
-# Inside: two containers one after the other, on a cluster that says nothing to MLflow.
+# Inside, for one container after the other: a stage by DVC alone, and the study on a cluster that tells MLflow nothing.
+STAGE = """
+import subprocess, sys
+
+for folder in sys.argv[1:]:
+    print(f"container {folder}", flush=True)
+    subprocess.run(["make", "lockfile"], cwd=folder, check=True)
+    subprocess.run([".venv/bin/python", "-m", "dvc", "repro", "settings"], cwd=folder, check=True)
+"""
 SUBMITS = """
 import subprocess, sys
 from tools import ray_nodes
 
 away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "MNVI_TRACKING_WAIT": "0"}
+patient = {"RAY_raylet_start_wait_time_s": "600"}
 submit = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", "job", "submit"]
-variables = dict(pair.split("=", 1) for pair in sys.argv[1].split())
-with ray_nodes.cluster(further=0, variables={**away, **variables}) as nodes:
-    for folder in sys.argv[2:]:
+with ray_nodes.cluster(further=0, variables={**away, **patient}) as nodes:
+    for folder in sys.argv[1:]:
         print(f"container {folder}", flush=True)
         command = [*submit, "--address", nodes.http, "--", "make", "-C", folder, "study"]
         subprocess.run(command, env=nodes.environment, check=True)
@@ -79,38 +87,55 @@ def mounts(folder: Path, volumes: Path) -> list[str]:
     return lines
 
 
-@pytest.mark.slow
-def test_a_submitted_make_study_ends_well_and_the_next_container_has_nothing_to_do(tmp_path: Path) -> None:
+@pytest.fixture
+def containers(tmp_path: Path) -> list[Path]:
     try:
         room.check()
     except room.NoRoom as reason:
         pytest.skip(str(reason))
-    containers = [container(tmp_path / name) for name in ("first", "second")]
     table = tmp_path / "table.csv"
     table.write_text("".join(f"{row % 7},{row % 5},{row % 3},{row},{row % 7 + row % 3}\n" for row in range(60)))
-    for folder in containers:
+    made = [container(tmp_path / name) for name in ("first", "second")]
+    for folder in made:
         write_params(folder / "params.yaml", table)
-    (tmp_path / "home").mkdir()
-    writable = [f"mount --bind {place} {place}" for place in ("/tmp", "/dev", tmp_path)]
-    script = [
+    return made
+
+
+def stages(script: str, containers: list[Path], folder: Path) -> list[set[str]]:
+    """Those that DVC runs in each of the containers, of which the folder has the volumes."""
+    (folder / "home").mkdir()
+    mounted = [
         "set -e",
-        *writable,
+        *(f"mount --bind {place} {place}" for place in ("/tmp", "/dev", folder)),
         "mount -o remount,bind,ro /",
-        *(line for folder in containers for line in mounts(folder, tmp_path / "volumes")),
+        *(line for one in containers for line in mounts(one, folder / "volumes")),
         'exec "$@"',
     ]
-    variables = re.findall(r"DVC_\w+=\S+", " ".join(arguments for name, arguments in dockerfile() if name == "ENV"))
-    inside = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c", "\n".join(script)]
+    settings = " ".join(arguments for name, arguments in dockerfile() if name == "ENV")
+    of_image = dict(pair.split("=") for pair in re.findall(r"DVC_\w+=\S+", settings))
+    paths = {"HOME": str(folder / "home"), "PATH": f"{containers[0]}/.venv/bin:{os.environ['PATH']}"}
+    inside = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     done = subprocess.run(
-        [*inside, "sh", sys.executable, "-c", SUBMITS, " ".join(variables), *map(str, containers)],
+        [*inside, "sh", "-c", "\n".join(mounted), "sh", sys.executable, "-c", script, *map(str, containers)],
         cwd=ROOT,
-        env={**os.environ, "HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, **paths, **of_image, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = (set(re.findall(r"Running stage '(\w+)", said)) for said in done.stdout.split("container ")[1:])
-    assert first == {"settings", "prepare", "ood", "tune", "train", "evaluate", "report"}
-    assert second == set(), "dvc.lock has died with the first container"
+    return [set(re.findall(r"Running stage '(\w+)", said)) for said in done.stdout.split("container ")[1:]]
+
+
+def test_the_next_container_knows_what_the_one_before_has_run(containers: list[Path], tmp_path: Path) -> None:
+    assert stages(STAGE, containers, tmp_path) == [{"settings"}, set()]
+    assert (tmp_path / "volumes/work/dvc.lock").exists()
+
+
+@pytest.mark.slow
+def test_a_submitted_make_study_ends_well_and_the_next_container_has_nothing_to_do(
+    containers: list[Path], tmp_path: Path
+) -> None:
+    everything = {"settings", "prepare", "ood", "tune", "train", "evaluate", "report"}
+    assert stages(SUBMITS, containers, tmp_path) == [everything, set()]
     assert (tmp_path / "volumes/results/report/index.html").exists()
