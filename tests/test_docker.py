@@ -24,7 +24,7 @@ import kubernetes_validate
 import pytest
 import ray.autoscaler
 import yaml
-from docker_files import DOCKER, ROOT, SECRET, VARIABLE, compose, dockerfile, example
+from docker_files import DOCKER, ROOT, SECRET, VARIABLE, compose, copied, dockerfile, example, lay_out
 from packaging.specifiers import SpecifierSet
 
 BIN = Path(sys.executable).parent
@@ -66,6 +66,20 @@ def test_launcher_starts_workers_before_somebody_asks_for_them() -> None:
     kinds = LAUNCHER["available_node_types"]
     assert kinds[LAUNCHER["head_node_type"]]["resources"]["CPU"] == 0
     assert 1 <= kinds["worker"]["min_workers"] <= kinds["worker"]["max_workers"] <= LAUNCHER["max_workers"]
+
+
+def test_launcher_finds_in_the_image_what_it_starts_workers_with() -> None:
+    """It does so from inside the head's container; without them workers never come."""
+    last_stage = (DOCKER / "Dockerfile").read_text().rpartition("FROM base\n")[2]
+    installed = re.search(r"apt-get install (?:--\S+ )*([^&\\]+)", last_stage)[1].split()
+    assert {"openssh-client", "rsync"} <= set(installed)
+
+
+def test_launcher_gives_workers_another_profile_than_the_head() -> None:
+    """The head's may start machines."""
+    kinds = LAUNCHER["available_node_types"].values()
+    profiles = [kind["node_config"]["IamInstanceProfile"]["Arn"] for kind in kinds]
+    assert len(profiles) == len(set(profiles)) == 2
 
 
 def test_kubernetes_knows_every_field() -> None:
@@ -146,6 +160,7 @@ def test_rayjob_lets_in_who_has_the_token_and_runs_without_privileges() -> None:
         for container in pod["containers"]:
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
             assert {"cpu", "memory"} <= set(container["resources"]["limits"])
 
@@ -193,16 +208,6 @@ def test_every_image_has_a_version() -> None:
         assert re.search(r":(v?\d+\.\d+|\$\{PYTHON})", image), f"{image} may be another one tomorrow"
 
 
-def copied() -> dict[str, str]:
-    """What the last stage takes from the project's folder, and where to."""
-    pairs = {}
-    for instruction, arguments in dockerfile():
-        if instruction == "COPY" and "--from" not in arguments:
-            *sources, target = [part for part in arguments.split() if not part.startswith("--")]
-            pairs |= {source: target for source in sources}
-    return pairs
-
-
 def test_build_sees_what_the_image_copies_and_nothing_else() -> None:
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     assert rules[0] == "*"
@@ -211,14 +216,8 @@ def test_build_sees_what_the_image_copies_and_nothing_else() -> None:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the Dockerfile makes, as far as it is made of files of the project."""
     folder = tmp_path_factory.mktemp("image")
-    for source in copied():
-        (folder / source).parent.mkdir(exist_ok=True)
-        if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(ROOT / source, folder / source)
+    lay_out(folder)
     return folder
 
 
@@ -269,11 +268,11 @@ def test_service_is_confined(name: str) -> None:
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"] and "cap_add" not in service and "privileged" not in service
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["read_only"] is (name != "study")
+    assert service["read_only"] is True
     assert {"cpus", "memory"} <= set(service["deploy"]["resources"]["limits"])
 
 
-@pytest.mark.parametrize("name", sorted(set(OURS) - {"study"}))
+@pytest.mark.parametrize("name", sorted(OURS))
 def test_home_in_memory_belongs_to_the_user(name: str) -> None:
     homes = [place for place in SERVICES[name]["tmpfs"] if place.startswith("/home")]
     assert homes == [f"/home/mnvi:uid={image_user()},gid={image_user()},mode=0700"]
@@ -284,6 +283,27 @@ def test_service_tells_whether_it_is_well(name: str) -> None:
     """Ours by the image's check."""
     assert any(instruction == "HEALTHCHECK" for instruction, _ in dockerfile())
     assert ("healthcheck" in SERVICES[name]) is (name not in OURS)
+
+
+def test_the_head_has_the_folders_of_the_study() -> None:
+    """So that a job on it can be `make study`, and goes on from what the other has run."""
+    for what in ("volumes", "tmpfs"):
+        assert SERVICES["head"][what] == SERVICES["study"][what]
+    places = {volume.split(":")[1] for volume in SERVICES["head"]["volumes"] if ":" in volume}
+    [mounts] = [
+        {mount["mountPath"] for mount in container["volumeMounts"]}
+        for container in GROUPS[0]["template"]["spec"]["containers"]
+    ]
+    assert places - {"/mirror"} <= mounts
+
+
+def test_the_data_mirror_is_a_folder_or_an_empty_volume() -> None:
+    for name in ("head", "study"):
+        assert f"{example()['MNVI_DATA_MIRROR']}:/mirror:ro" in SERVICES[name]["volumes"]
+        assert SERVICES[name]["environment"]["MNVI_DATA_MIRROR"] == "/mirror"
+    given = compose({**example(), "MNVI_DATA_MIRROR": "/srv/data"})
+    assert "/srv/data:/mirror:ro" in given["services"]["study"]["volumes"]
+    assert example()["MNVI_DATA_MIRROR"] in given["volumes"], "compose knows no volume that is not declared"
 
 
 def test_nobody_starts_before_whom_it_needs() -> None:
@@ -343,6 +363,15 @@ def test_documented_line_makes_the_secrets(tmp_path: Path) -> None:
     secret = [values[name] for name, value in example().items() if not value]
     assert len(set(secret)) == len(secret) == 6 and all(len(value) >= 32 for value in secret)
     assert all(values[name] == value for name, value in example().items() if value)
+
+
+def test_no_documented_command_has_a_secret_among_its_arguments() -> None:
+    """Other users of the machine see them."""
+    made = re.findall(r"^ +(.*create secret .*)$", DOCUMENT, re.MULTILINE)
+    assert len(made) == 2
+    for line in made:
+        literals = [part.partition("=")[2] for part in line.split() if part.startswith("--from-literal=")]
+        assert "--from-file" in line and all(literal.startswith("username=") for literal in literals), line
 
 
 def test_secrets_are_ignored_by_git() -> None:

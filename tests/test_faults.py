@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,17 +16,27 @@ from pathlib import Path
 from random import Random
 from unittest.mock import Mock
 
+import psutil
 import pytest
 import torch
 
-from tools.faults import outcome, report, room, traces
-from tools.faults.__main__ import PER_STUDY, command, deck, options
-from tools.faults.injections import FAULTS, RAYLET
+from tools.faults import campaign as campaigns
+from tools.faults import injections, outcome, report, room, study, traces
+from tools.faults.__main__ import PER_STUDY, command, deck, options, run
+from tools.faults.campaign import Campaign, Disturbed, Hit
+from tools.faults.injections import FAULTS, RAYLET, Scene
 from tools.faults.outcome import Outcome, Run
+from tools.faults.server import Server
+from tools.ray_nodes import NotStarted
 
 ROOT = Path(__file__).parents[1]
 NAME = ("table", "train mnvi")
-RUN = Run("FINISHED", {}, {"loss": [(1, 0.5), (2, 0.25)], "seconds": [(1, 3.0)], "system/cpu": [(0, 9.0)]}, models=1)
+RUN = Run(
+    "FINISHED",
+    {"epochs": "40"},
+    {"loss": [(1, 0.5), (2, 0.25)], "seconds": [(1, 3.0)], "system/cpu": [(0, 9.0)]},
+    models=1,
+)
 SOUND = Outcome(
     numbers={"evaluate/table/metrics.json": {"nll": 2.0, "failed": float("nan")}},
     weights={"models/table/replicas.pt": {"weight": torch.tensor([1.0, 2.0])}},
@@ -60,6 +72,8 @@ def test_a_study_that_only_took_another_time_is_sound() -> None:
         "a run twice": ("runs", replace(SOUND, runs={NAME: [RUN, RUN]})),
         "a run too many": ("runs", replace(SOUND, runs={NAME: [RUN], ("images", "train mnvi"): [RUN]})),
         "a run too few": ("runs", replace(SOUND, runs={})),
+        "another parameter": ("params", with_run(params={"epochs": "41"})),
+        "a parameter too few": ("params", with_run(params={})),
         "not finished": ("states", with_run(status="RUNNING")),
         "logged twice": ("models", with_run(models=2)),
         "registered twice": ("models", replace(SOUND, versions={"table-mnvi": 2})),
@@ -154,7 +168,7 @@ def test_the_command_on_the_page_makes_the_same_campaign(given: list[str]) -> No
 
 
 def test_the_page_names_a_study_that_failed_a_check() -> None:
-    hit = {"kind": "disk full", "stage": "train table", "at": 1.0, "ended_command": True, "recovered": 12.0}
+    hit = {"kind": "disk full", "stage": "train table", "victim": "disk", "ended_command": True, "recovered": 12.0}
     problems = {check: ["results/x.json: not JSON"] if check == "files" else [] for check in report.CHECKS}
     study = {"mode": "driver", "hits": [hit], "misses": 2, "commands": 2, "seconds": 90.0, "sound": False}
     document = {"command": "c", "machine": "m", "faults": 1, "minutes": 2.0, "undisturbed_seconds": 60.0}
@@ -165,6 +179,128 @@ def test_the_page_names_a_study_that_failed_a_check() -> None:
         "Study 1 (driver), files:\n\n    results/x.json: not JSON" in page and "Study 1 (driver), weights" not in page
     )
     assert f"| {report.CHECKS['files']} | 0 of 1 |" in page and f"| {report.CHECKS['weights']} | 1 of 1 |" in page
+
+
+def test_the_page_tells_the_clients_that_were_killed_from_the_drivers() -> None:
+    hits = [
+        {"kind": "stage killed", "stage": "train table", "victim": victim, "ended_command": True, "recovered": None}
+        for victim in ("driver", "client", "driver")
+    ]
+    study = {"mode": "job", "hits": hits, "misses": 0, "commands": 4, "seconds": 90.0, "sound": True, "problems": {}}
+    document = {"command": "c", "machine": "m", "faults": 3, "minutes": 2.0, "undisturbed_seconds": 60.0}
+    assert "| stage killed (driver 2, client 1) | 3 |" in report.markdown({**document, "studies": [study]})
+
+
+def scene(stage: str = "train table", ended: int | None = None) -> Scene:
+    found = Scene(Mock(), Mock(), Mock(), Path("disk"), Mock(poll=lambda: ended))
+    found.stage = lambda: stage  # type: ignore[method-assign]
+    return found
+
+
+STAGES = ("params settings", "prepare table", "params ood", "tune table", "train table", "evaluate table", "report")
+
+
+@pytest.mark.parametrize(
+    "kind, counts",
+    {
+        **dict.fromkeys(FAULTS, ("tune table", "train table")),
+        "MLflow's server killed": ("tune table", "train table", "evaluate table", "report"),
+        "dvc killed": STAGES,
+        "disk full": STAGES,
+    }.items(),
+)
+def test_a_fault_has_a_target_only_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch, kind: str, counts: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(injections, "processes", lambda pattern: [Mock()])
+    assert tuple(stage for stage in STAGES if FAULTS[kind].target(scene(stage))) == counts
+    assert not FAULTS[kind].target(scene("")), "between two stages"
+    assert not FAULTS[kind].target(scene(ended=0)), "what is left of a command that has ended"
+
+
+@pytest.mark.parametrize("address, victim", [("http://127.0.0.1:8265", "client"), ("10.77.0.1:6379", "driver")])
+def test_a_killed_stage_was_the_client_or_the_driver(
+    monkeypatch: pytest.MonkeyPatch, address: str, victim: str
+) -> None:
+    child = subprocess.Popen(["sleep", "60"], env={**os.environ, "RAY_ADDRESS": address})
+    monkeypatch.setattr(injections, "processes", lambda pattern: [psutil.Process(child.pid)])
+    try:
+        assert FAULTS["stage killed"].strike(scene(), Random(0)) == victim
+        assert child.wait(60) == -signal.SIGKILL
+    finally:
+        child.kill()
+        child.wait()
+
+
+def campaign(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> Campaign:
+    """One without a cluster, whose study is that command."""
+    monkeypatch.setattr(study, "copy_code", lambda folder: None)
+    monkeypatch.setattr(study, "make", lambda folder, *_: folder.mkdir())
+    monkeypatch.setattr(study, "COMMAND", ("sh", "-c", command))
+    monkeypatch.setattr(Server, "start", lambda self: None)
+    nodes = Mock(environment=dict(os.environ), address="10.77.0.1:6379", http="http://127.0.0.1:8265")
+    nodes.started = [Mock(poll=lambda: None)] * 2
+    (folder / "disk").mkdir()
+    made = Campaign(folder, nodes, Mock(), ["table"], 0)
+    made.expected, made.seconds = SOUND, 1.0
+    monkeypatch.setattr(made, "_left_behind", lambda environment: {"cache": ["damaged"]})
+    return made
+
+
+def test_an_undisturbed_study_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaigns, "PATIENCE", 0.1)
+    with pytest.raises(RuntimeError, match="the undisturbed study runs for"):
+        campaign(tmp_path, monkeypatch, "sleep 60").undisturbed()
+
+
+def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = "mkdir -p results/models/table && printf '{' > results/models/table/training.json"
+    found = campaign(tmp_path, monkeypatch, cut).disturbed("driver", [], 0.0)
+    assert found.problems["ended"] == [] and found.problems["cache"] == ["damaged"]
+    assert "training.json" in found.problems["numbers"][0] and not found.sound
+
+
+def test_a_server_that_does_not_start_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = campaign(tmp_path, monkeypatch, "true")
+    monkeypatch.setattr(Server, "start", Mock(side_effect=NotStarted("port taken")))
+    assert made.disturbed("driver", [], 0.0).problems == {"ended": ["port taken"]}
+
+
+@pytest.mark.parametrize(
+    "kind, at, mended, explained",
+    [
+        ("disk full", 10.0, 20.0, True),  # under this command, however long ago
+        ("disk full", -50.0, -30.0, False),
+        ("second node killed", -50.0, 50.0, True),  # the head gives the node up under the next command
+        ("second node cut off", -99.0, 30.0, False),
+    ],
+)
+def test_a_command_fails_by_what_struck_it_or_still_lingers(
+    monkeypatch: pytest.MonkeyPatch, kind: str, at: float, mended: float, explained: bool
+) -> None:
+    monkeypatch.setattr(campaigns.time, "time", lambda: 100.0)
+    assert campaigns._explains([Hit(kind, "train table", at, mended=mended)], started=0.0) is explained
+
+
+def test_after_an_unsound_study_the_nodes_are_started_anew_before_its_disk_is_copied(tmp_path: Path) -> None:
+    arguments = options().parse_args(["--faults", "1", "--output", str(tmp_path)])
+    (tmp_path / "disk").mkdir()
+    unsound = Disturbed("driver", problems={"files": ["results/x.json: not JSON"]})
+
+    def disturbed(mode: str, hand: list[str], until: float) -> Disturbed:
+        hand.clear()
+        return unsound
+
+    def restart() -> None:
+        assert (tmp_path / "faults.md").exists(), "the find is not on the page yet"
+        assert not (tmp_path / "unsound-1").exists()
+
+    nodes = Mock(restart=Mock(side_effect=restart))
+    assert not run(
+        Mock(disturbed=disturbed, folder=tmp_path, disk=tmp_path / "disk", seconds=1.0, nodes=nodes), arguments
+    )
+    nodes.restart.assert_called_once()
+    assert (tmp_path / "unsound-1").is_dir()
 
 
 @pytest.mark.slow

@@ -35,6 +35,14 @@ def test_two_workers_with_resnet18_are_recorded_to_lose_less_than_15_percent() -
     assert set(found) == set(ddp.METHODS) and min(found.values()) >= 0.85, found
 
 
+def test_the_bottleneck_of_many_trials_is_what_the_driver_itself_does_longest() -> None:
+    parts = {trials.IDLE: 90.0, "MLflow": 20.0, "rest": 5.0}
+    counts = {"trials": 1000, "nodes": 16, "cpus_per_node": 2, "trials_per_second": 9.0}
+    times = {"seconds": 115.0, "seconds_to_first_end": 10.0, "driver_cpu_seconds": 50.0}
+    text = trials.markdown({**counts, **times, "parts": parts})
+    assert 'The bottleneck is "MLflow": 20 ms' in text and "50.0 could end per second" in text
+
+
 def test_a_ring_sends_everything_twice_but_for_one_share() -> None:
     assert model.ring(4, 8e9, 1e9, 0.5) == pytest.approx(2 * 3 / 4 * 8 + 2 * 3 * 0.5)
     assert model.ring(1, 8e9, 1e9, 0.5) == 0.0

@@ -37,6 +37,10 @@ OF_THE_CALLER = ("RAY_", "MNVI_", "MLFLOW_", "AWS_")  # variables that nodes mus
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
+class NotStarted(RuntimeError):
+    """What was started does not run; the message has its log."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a node runs: its address, and what its command is prefixed with to get there."""
@@ -80,11 +84,19 @@ class Nodes:
             if self._has_joined(node, before):
                 return
             self.kill(node)
-        raise RuntimeError(f"node {node} did not start\n{self._log(node).read_text(errors='replace')}")
+        raise NotStarted(f"node {node} did not start\n{self._log(node).read_text(errors='replace')}")
 
     def kill(self, node: int) -> None:
         """The node is gone from one moment to the next, with all that runs on it."""
         _kill(self.started[node])
+
+    def restart(self) -> None:
+        """All nodes anew, without the jobs and actors there were."""
+        members = list(self.started)
+        for node in reversed(members):
+            self.kill(node)
+        for node in members:
+            self.start(node)
 
     def cache(self, node: int) -> Path:
         """A folder that stands for the node's own disk."""

@@ -31,13 +31,14 @@ RESULTS = setting.RESULTS / "scaling_trials.json"
 CELL = "lenet-mnist-mnvi"
 OBJECT_STORE = 100_000_000
 
+IDLE = "waiting for trials"
 # Functions of the driver, by file and name, in none of which another one is called.
 PARTS = {
     "MLflow: a run for each trial": ("search.py", "_track"),
     "Tune: its own notes on disk": ("tune_controller.py", "checkpoint"),
     "Tune: starting actors": ("tune_controller.py", "_maybe_add_actors"),
     "Tune: new trials": ("tune_controller.py", "_maybe_update_trial_queue"),
-    "waiting for trials": ("worker.py", "wait"),
+    IDLE: ("worker.py", "wait"),
 }
 
 
@@ -141,7 +142,19 @@ def markdown(document: dict) -> str:
     ]
     for part, taken in sorted(document["parts"].items(), key=lambda item: -item[1]):
         lines.append(f"| {part} | {taken:.1f} | {taken / seconds:.0%} | {taken / trials * 1e3:.0f} ms |")
+    part, taken = bottleneck(document)
+    lines += [
+        "",
+        f'The bottleneck is "{part}": {taken / trials * 1e3:.0f} ms of '
+        "the driver's time for every trial, so that no more "
+        f"than {trials / taken:.1f} could end per second, however large the cluster.",
+    ]
     return "\n".join(lines)
+
+
+def bottleneck(document: dict) -> tuple[str, float]:
+    """What the driver itself does for the longest, and its seconds."""
+    return max(((part, taken) for part, taken in document["parts"].items() if part != IDLE), key=lambda item: item[1])
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A fault campaign: a small study is disturbed at random moments until so many faults have hit.
 
-    python -m tools.faults                            # 50 faults, an hour at most; writes docs/faults.md
+    python -m tools.faults                            # 50 faults, 75 minutes at most; writes docs/faults.md
     python -m tools.faults --faults 7 --output /tmp/faults
 
 After each study everything is held against the undisturbed one: numbers, weights, runs in MLflow, and what may have
@@ -46,7 +46,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=50, help="that have to hit (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of kinds and moments (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=60, help="no fault after these (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=75, help="no fault after these (default: %(default)s)")
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="of the study (default: all)")
     parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="of the studies, in turn")
@@ -68,9 +68,6 @@ def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
         left = hand + left  # what is left of the hand
         studies.append(it)
         say(f"study {len(studies)} ({it.mode}): {len(it.hits)} hits, {it.commands} commands, {it.seconds:.0f} s")
-        if not it.sound:
-            kept = shutil.copytree(campaign.disk, campaign.folder / f"unsound-{len(studies)}", symlinks=True)
-            say(f"NOT sound, kept in {kept}: {it.problems}")
         report.write(
             {
                 "command": command(arguments),
@@ -82,6 +79,11 @@ def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
             },
             arguments.output,
         )
+        if not it.sound:
+            say(f"NOT sound: {it.problems}")
+            campaign.nodes.restart()  # what is still at work would write to the next study's disk
+            kept = shutil.copytree(campaign.disk, campaign.folder / f"unsound-{len(studies)}", symlinks=True)
+            say(f"kept in {kept}")
     return not left and all(one.sound for one in studies)
 
 

@@ -14,17 +14,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import StudyError
 from tools import ray_nodes
 from tools.faults import outcome, room, study, traces
 from tools.faults.injections import FAULTS, Scene, look_after
 from tools.faults.outcome import Outcome
 from tools.faults.room import Network
 from tools.faults.server import Server
-from tools.ray_nodes import Nodes
+from tools.ray_nodes import Nodes, NotStarted
 
 MEGABYTES = 256  # of the study's disk
+PATIENCE = 1800.0  # seconds for the undisturbed study; a few minutes on an idle machine
 STUCK = 600.0  # seconds without progress, though all is mended: the study does not end
-WITHIN = 0.35  # of the undisturbed study's time: the next fault comes at a random moment in it
+WITHIN = 0.25  # of the undisturbed study's time: the next fault comes at a random moment in it
 GLANCE = 0.3  # seconds between two looks
 NODES = {
     "GLOO_SOCKET_IFNAME": room.CABLE,
@@ -45,6 +47,8 @@ class Hit:
     kind: str
     stage: str
     at: float  # seconds since 1970
+    victim: str = ""
+    mended: float | None = None  # seconds since 1970
     ended_command: bool = False  # or the command got over it
     recovered: float | None = None  # seconds until the study got on
 
@@ -83,8 +87,14 @@ class Campaign:
         with self._fresh("driver") as (server, environment):
             began = time.monotonic()
             command = study.start(self.study, environment, self.log)
-            if command.wait():
-                raise RuntimeError(f"the undisturbed study failed:\n{self.log.read_text()[-5000:]}")
+            try:
+                failed = command.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"the undisturbed study runs for {PATIENCE:.0f} s:\n{self._said()}") from None
+            finally:
+                _end(command)
+            if failed:
+                raise RuntimeError(f"the undisturbed study failed:\n{self._said()}")
             self.seconds = time.monotonic() - began
             self.expected = outcome.of(self.study, server.address)
             problems = self._left_behind(environment) | outcome.differences(self.expected, self.expected)
@@ -95,21 +105,30 @@ class Campaign:
         """Runs a study and strikes with these kinds in turn, which are taken from the list; none after ``until``."""
         assert self.expected is not None
         it, began = Disturbed(mode), time.monotonic()
-        with self._fresh(mode) as (server, environment):
-            ended = self._to_the_end(it, kinds, server, environment, until)
+        try:
+            with self._fresh(mode) as (server, environment):
+                ended = self._to_the_end(it, kinds, server, environment, until)
+                it.seconds = time.monotonic() - began
+                it.problems["ended"] = [] if ended is None else [ended]
+                if ended is None:
+                    it.problems |= self._differences(server) | self._left_behind(environment)
+        except NotStarted as error:  # the server or a node, after a fault that should be mended
             it.seconds = time.monotonic() - began
-            it.problems["ended"] = [] if ended is None else [ended]
-            if ended is None:
-                it.problems |= outcome.differences(self.expected, outcome.of(self.study, server.address))
-                it.problems |= self._left_behind(environment)
+            it.problems["ended"] = [str(error)]
         return it
+
+    def _differences(self, server: Server) -> dict[str, list[str]]:
+        assert self.expected is not None
+        try:
+            return outcome.differences(self.expected, outcome.of(self.study, server.address))
+        except StudyError as error:  # a file that cannot be read: nothing can be compared
+            return {"numbers": [str(error)]}
 
     def _to_the_end(
         self, it: Disturbed, kinds: list[str], server: Server, environment: dict[str, str], until: float
     ) -> str | None:
         """Why it did not end, if it did not."""
         while True:
-            struck = len(it.hits)
             it.commands += 1
             started, command = time.time(), study.start(self.study, environment, self.log)
             scene = Scene(self.nodes, self.network, server, self.disk, command)
@@ -127,7 +146,7 @@ class Campaign:
                 _end(command)
             if command.returncode == 0:
                 return None
-            if len(it.hits) == struck:
+            if not _explains(it.hits, started):
                 return f"failed without a fault\n{self._said()}"
             it.hits[-1].ended_command = True
             say("the same command again")
@@ -138,16 +157,18 @@ class Campaign:
         stage, now = scene.stage(), time.time()
         for kind in sorted(kinds, key=lambda kind: not FAULTS[kind].seldom):
             fault = FAULTS[kind]
-            if fault.target(scene) and fault.strike(scene, self.rng):
+            if fault.target(scene) and (victim := fault.strike(scene, self.rng)):
                 break
         else:
             it.misses += 1
             return
         kinds.remove(kind)
-        it.hits.append(Hit(kind, stage, now))
-        say(f"{kind} ({stage or 'between stages'})")
+        hit = Hit(kind, stage, now, victim)
+        it.hits.append(hit)
+        say(f"{kind} ({victim}, {stage})")
         self._pass(it, scene, self.rng.uniform(*fault.lasts))
         fault.mend(scene)
+        hit.mended = time.time()
 
     def _pass(self, it: Disturbed, scene: Scene, seconds: float) -> None:
         """Waits, but not for a command that has ended."""
@@ -210,6 +231,14 @@ def prepared(folder: Path, cells: Sequence[str], seed: int) -> Iterator[Campaign
         ray_nodes.cluster(places=network.places, variables=NODES) as nodes,
     ):
         yield Campaign(folder, nodes, network, cells, seed)
+
+
+def _explains(hits: Sequence[Hit], started: float) -> bool:
+    """Whether a command that has just failed was struck, or still felt what struck the one before it."""
+    now = time.time()
+    return any(
+        hit.at >= started or (hit.mended is not None and now - hit.mended < FAULTS[hit.kind].lingers) for hit in hits
+    )
 
 
 def _end(command: subprocess.Popen[bytes]) -> None:

@@ -61,6 +61,11 @@ def differences(expected: Outcome, found: Outcome) -> dict[str, list[str]]:
         "numbers": _unequal(expected.numbers, found.numbers),
         "weights": _unequal(expected.weights, found.weights),
         "runs": _duplicates(found) + _unequal(dict.fromkeys(expected.runs), dict.fromkeys(found.runs)),
+        "params": [
+            f"{' / '.join(name)}: {line}"
+            for name in expected.runs.keys() & runs.keys()
+            for line in _unequal(expected.runs[name][-1].params, runs[name].params)
+        ],
         "metrics": [
             f"{' / '.join(name)}: {line}"
             for name in expected.runs.keys() & runs.keys()

@@ -18,6 +18,7 @@ CHECKS = {
     "numbers": "Chosen hyperparameters, trials, histories, metrics and scores equal the undisturbed ones.",
     "weights": "All weights equal the undisturbed ones, to the last bit.",
     "runs": "MLflow has the same runs, each once.",
+    "params": "Every run has the same parameters.",
     "metrics": "Every metric of every run has the same steps and values, each once.",
     "states": "Every run is FINISHED.",
     "models": "MLflow has the same models, logged and registered once.",
@@ -78,10 +79,16 @@ def markdown(document: dict[str, Any]) -> str:
 def _row(kind: str, hits: list[dict[str, Any]]) -> str:
     times = [hit["recovered"] for hit in hits if hit["recovered"] is not None]
     spans = f"{statistics.median(times):.0f} s, {max(times):.0f} s" if times else "–"
-    stages = Counter(hit["stage"].split(" ")[0] or "between" for hit in hits)
+    stages = Counter(hit["stage"].split(" ")[0] for hit in hits)
     ended = sum(hit["ended_command"] for hit in hits)
-    where = ", ".join(f"{stage} {count}" for stage, count in stages.most_common())
-    return f"| {kind} | {len(hits)} | {len(hits) - ended} | {ended} | {spans} | {where or '–'} |"
+    where = _counted(stages)
+    victims = Counter(hit["victim"] for hit in hits)
+    what = f"{kind} ({_counted(victims)})" if len(victims) > 1 else kind
+    return f"| {what} | {len(hits)} | {len(hits) - ended} | {ended} | {spans} | {where or '–'} |"
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
 
 
 def _count(studies: list[dict[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tools.ray_nodes import free_port
+from tools.ray_nodes import NotStarted, free_port
 
 PATIENCE = 300.0  # seconds
 
@@ -47,7 +47,7 @@ class Server:
         until = time.monotonic() + PATIENCE
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"MLflow's server did not start:\n{(self.folder / 'server.log').read_text()}")
+                raise NotStarted(f"MLflow's server did not start:\n{(self.folder / 'server.log').read_text()}")
             time.sleep(0.2)
 
     def kill(self) -> None:
