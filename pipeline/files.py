@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -18,6 +19,23 @@ from typing import Any
 import yaml
 
 from pipeline.errors import StudyError
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+for _one in (_Loader, _Dumper):
+    # YAML 1.2, which DVC writes, has numbers without a decimal point (5e-08); PyYAML's 1.1 takes them for text.
+    _one.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
 
 
 @contextmanager
@@ -72,7 +90,11 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_yaml(path: str | Path, value: Any) -> None:
-    write_text(path, yaml.safe_dump(value, sort_keys=False))
+    write_text(path, yaml_of(value))
+
+
+def yaml_of(value: Any, **layout: Any) -> str:
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **layout))
 
 
 def write_tensors(path: str | Path, value: Any) -> None:
@@ -101,10 +123,25 @@ def read_json(path: str | Path, made_by: str) -> Any:
         raise StudyError(f"{path}: not JSON ({error}); delete it and run `{made_by}` again") from error
 
 
+def parse_yaml(text: str) -> Any:
+    """The value that a text in YAML stands for; it can be nothing but plain data.
+
+    Raises:
+        ValueError: if the text is not YAML.
+    """
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error
+    finally:
+        loader.dispose()
+
+
 def read_yaml(path: str | Path, made_by: str) -> Any:
     try:
-        return yaml.safe_load(read_text(path, made_by))
-    except (yaml.YAMLError, ValueError) as error:  # a date that there is not is the latter
+        return parse_yaml(read_text(path, made_by))
+    except ValueError as error:
         raise StudyError(f"{path}: not YAML ({error}); delete it and run `{made_by}` again") from error
 
 

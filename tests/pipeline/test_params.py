@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from dvc.utils.hydra import apply_overrides
 
 import mnvi
 from pipeline import files, params
 from pipeline.data import augmentation, known_images
 from pipeline.errors import StudyError
-from pipeline.params import consistency, reading, schema
+from pipeline.params import consistency, reading, schema, selecting
 
 ROOT = Path(__file__).parents[2]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -46,7 +47,7 @@ LENET = "experiments/lenet-mnist"
 MISTAKES = {
     f"{BOSTON}/epochs": (0, "experiments.boston.epochs: 0 is not a whole number of at least 1"),
     f"{BOSTON}/batch_size": (True, "experiments.boston.batch_size: True is not a whole number"),
-    f"{BOSTON}/learning_rate": ("1e-4", "YAML reads it as text: write 1.0e-04"),
+    f"{BOSTON}/learning_rate": ("1e-4", "experiments.boston.learning_rate: '1e-4' is not a number"),
     f"{BOSTON}/weight_decay": (-0.1, "experiments.boston.weight_decay: -0.1 is not a number and at least 0"),
     f"{BOSTON}/momentum": (1.0, "experiments.boston.momentum: 1.0 is not a number and at least 0 and below 1"),
     f"{BOSTON}/milestones": ([150, 100], "is not in ascending order; write [100, 150]"),
@@ -378,6 +379,19 @@ def test_select_replaces_the_study_only_and_keeps_each_studys_lock(project):
     assert (project / "params.yaml").read_text() == original
     assert (project / "dvc.lock").read_text() == "of the default study"
     assert (project / "recorded/uci/dvc.lock").read_text() == "of uci"
+
+
+def test_small_numbers_that_dvc_writes_are_numbers(project, monkeypatch):
+    """Those of `dvc exp run -S <key>=5e-8`, which have no decimal point."""
+    monkeypatch.chdir(project)
+    kappa = "experiments.lenet-mnist.methods.mnvi.hyperparameters.kappa_over_n"
+    apply_overrides("params.yaml", [f"{kappa}=5e-8", "experiments.boston.learning_rate=1e-4"])
+    assert "kappa_over_n: 5e-08" in Path("params.yaml").read_text()
+    read = params.load()
+    assert read.cell("lenet-mnist-mnvi").hyperparameters["kappa_over_n"] == 5e-8
+    assert read.experiments["boston"].learning_rate == 1e-4
+    selecting.select("images", Path("params.yaml"), ["lenet-mnist-mnvi"], None)
+    assert params.load().cell("lenet-mnist-mnvi").hyperparameters["kappa_over_n"] == 5e-8
 
 
 @pytest.mark.slow
