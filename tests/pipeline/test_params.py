@@ -123,6 +123,100 @@ def test_a_mistake_is_named_with_its_key_and_the_way_out(path):
         reading.read(changed(path, value))
 
 
+RESNET = "experiments/resnet18-imagenette"
+IMPOSSIBLE = [
+    (
+        f"{LENET}/augmentation",
+        "cifar-release",
+        "experiments.lenet-mnist.augmentation: 'cifar-release' is for 3 channels, but the images of datasets.mnist "
+        "have 1; take none or cifar-paper",
+    ),
+    (
+        f"{LENET}/augmentation",
+        "imagenet-release",
+        "experiments.lenet-mnist.augmentation: 'imagenet-release' crops 224 x 224 pixels, but the images of "
+        "datasets.mnist have 28 x 28; take none or cifar-paper",
+    ),
+    (
+        "experiments/allcnn-cifar10/augmentation",
+        "imagenet-paper",
+        "experiments.allcnn-cifar10.augmentation: 'imagenet-paper' crops 224 x 224 pixels, but the images of "
+        "datasets.cifar10 have 32 x 32; take none or cifar-paper or cifar-release",
+    ),
+    (
+        "datasets/imagenette/size",
+        128,
+        "datasets.imagenette.size: 128 is less than the 224 x 224 pixels that "
+        "experiments.resnet18-imagenette.augmentation, 'imagenet-release', crops; write at least 224",
+    ),
+    (
+        f"{RESNET}/augmentation",
+        "none",
+        "experiments.resnet18-imagenette.augmentation: 'none' does not crop, but the photographs of "
+        "datasets.imagenette differ in size; take imagenet-paper or imagenet-release",
+    ),
+    (
+        f"{LENET}/data",
+        "notmnist",
+        "experiments.lenet-mnist.data: 'notmnist' has no training images; name another one, or add "
+        "datasets.notmnist.train if it is a folder",
+    ),
+    (
+        "datasets/mnist/validation",
+        60_000,
+        "datasets.mnist.validation: 60000 is not fewer than the 60000 training images, and none would be left to train "
+        "on; write e.g. 5000",
+    ),
+    (
+        "datasets/notmnist/validation",
+        1,
+        "datasets.notmnist.validation: 1, but there are no training images to hold out; leave it out",
+    ),
+    (
+        "datasets/mine",
+        {"kind": "folder", "test": "photos", "size": 256, "validation": 9},
+        "datasets.mine.validation: 9, but there are no training images to hold out; leave it out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), IMPOSSIBLE)
+def test_what_cannot_be_trained_is_refused_before_data_are_prepared(path, value, message):
+    with pytest.raises(StudyError, match=re.escape(message) + "$"):
+        reading.read(changed(path, value))
+
+
+def test_images_from_elsewhere_may_have_any_shape():
+    """Evaluation brings them to that of the experiment's own."""
+    elsewhere = ["cifar10", "notmnist", "imagenette"]
+    assert reading.read(changed(f"{RESNET}/ood", elsewhere)).experiments["resnet18-imagenette"].ood == tuple(elsewhere)
+
+
+def test_of_the_known_training_images_one_may_be_left():
+    assert reading.read(changed("datasets/mnist/validation", 59_999)).datasets["mnist"].validation == 59_999
+
+
+FOLDERS = {
+    name.partition("/")[0]
+    for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    if "/" in name
+}
+
+
+@pytest.mark.parametrize(
+    "folder", [*sorted(FOLDERS - {"recorded"}), "data", "work", "mlruns", "data/mine", "a/.b", ".x"]
+)
+def test_results_do_not_go_where_something_else_is(folder):
+    message = f"study.results: '{folder}' is not a folder of results alone; write another one, such as results/mine"
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading.read(changed("study/results", folder))
+
+
+@pytest.mark.parametrize("folder", ["mine", "results/mine", "recorded/uci", "recorded/data"])
+def test_results_go_into_any_other_folder(folder):
+    assert reading.read(changed("study/results", folder)).study.results == Path(folder)
+
+
 def test_a_misspelt_hyperparameter_is_named_with_its_whole_path():
     raw = changed(f"{BOSTON}/methods/mnvi/hyperparameters", {"prior_varianc": 1.0})
     with pytest.raises(StudyError) as caught:
@@ -228,7 +322,17 @@ def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
 def test_what_settings_say_about_images_is_true_of_them():
     assert {name: len(mean) for name, (mean, _) in augmentation.NORMALISATIONS.items()} == schema.NORMALISATIONS
     shapes = {"idx": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
-    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == schema.IMAGES
+    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == {
+        name: (known.channels, known.size) for name, known in schema.IMAGES.items()
+    }
+    record = {"idx": 28 * 28, "cifar10": 1 + 3 * 32 * 32, "cifar100": 2 + 3 * 32 * 32}  # bytes of an image
+    for name, known in known_images.IMAGES.items():
+        training = [file.size for file in known.files if "train" in file.name or "data_batch" in file.name]
+        assert sum(size // record[known.form] for size in training if size > 100_000) == schema.IMAGES[name].training
+    changes = augmentation.AUGMENTATIONS
+    assert tuple(changes) == schema.AUGMENTATIONS
+    assert {name: change.crop for name, change in changes.items() if change.crop} == schema.CROPS
+    assert {name: 3 for name, change in changes.items() if change.hue} == schema.IN_COLOUR
     size = schema.LENET_SIZE
     assert mnvi.models.lenet()(torch.zeros(1, 1, size, size)).shape == (1, 10)
 
