@@ -14,8 +14,8 @@ from pipeline.data.folders import find_folder
 from pipeline.data.images import find_images
 from pipeline.data.sources import MissingData
 from pipeline.data.tables import find_table
-from pipeline.errors import StudyError
 from pipeline.params import Dataset
+from pipeline.params.checks import unknown
 
 
 class Found(Protocol):
@@ -67,7 +67,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = params.load(arguments.params)
     if arguments.dataset not in settings.datasets:
-        raise StudyError(f"datasets: {arguments.dataset!r} is not there; it has {', '.join(settings.datasets)}")
+        raise unknown(arguments.params, arguments.dataset, settings.datasets, "in datasets")
     prepare(settings.datasets[arguments.dataset], settings.study.missing_data)
 
 

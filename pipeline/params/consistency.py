@@ -79,9 +79,13 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
         raise StudyError("study.cells: {} holds nothing to run; add a cell, e.g. " + example(experiments))
     for name, cell in study.cells.items():
         _check_cell(f"study.cells.{name}", cell, study, experiments)
-    for name in study.search:
+    # A list of searches may serve parts of a study, too; a name of no cell at all is a mistake.
+    possible = {f"{name}-{method}" for name, experiment in experiments.items() for method in experiment.methods}
+    for index, name in enumerate(study.search):
         if name in study.cells:
             _check_searched(name, study.cells[name], datasets, experiments)
+        elif name not in possible:
+            raise unknown(f"study.search[{index}]", name, study.cells, "a cell of this study")
 
 
 def _check_searched(

@@ -319,6 +319,11 @@ def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
     ]
 
 
+def test_a_search_of_a_cell_that_there_is_not_is_a_mistake():
+    with pytest.raises(StudyError, match=r"study\.search\[1\]: 'bostom-mnvi' is not a cell .* mean boston-mnvi\?$"):
+        reading.read(changed("study/search", ["yacht-mnvi", "bostom-mnvi"]))
+
+
 def test_what_settings_say_about_images_is_true_of_them():
     assert {name: len(mean) for name, (mean, _) in augmentation.NORMALISATIONS.items()} == schema.NORMALISATIONS
     shapes = {"idx": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
