@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline import console, files, params
-from pipeline.data.folders import find_folder
+from pipeline.data.folders import FoundFolder, find_folder
 from pipeline.data.images import find_images
 from pipeline.data.sources import MissingData
 from pipeline.data.tables import find_table
@@ -44,6 +44,8 @@ def prepare(dataset: Dataset, missing_data: str) -> None:
         folder.mkdir()
         found.write(folder)
         files.write_json(folder / "summary.json", {"name": dataset.name, "kind": dataset.kind, **found.summary})
+    if isinstance(found, FoundFolder):
+        files.remove(found.work)
 
 
 def _find(dataset: Dataset, missing_data: str) -> Found:
