@@ -85,7 +85,7 @@ def proposer(cell: Cell, known: Sequence[Trial], again: bool = False) -> tuple[S
         again: whether these points are proposed once more, where all are settled beforehand.
     """
     grid = cell.grid_points()
-    count = len(grid) if cell.study.searcher == "grid" else min(cell.study.trials, len(grid))
+    count = cell.num_trials
     if cell.study.searcher == "optuna":
         return Optuna(cell, known), count - len(known)
     settled = random.Random(SEED).sample(grid, count) if cell.study.searcher == "random" else grid
