@@ -37,13 +37,13 @@ def number(least: float = -math.inf, above: float = -math.inf, below: float = ma
     bounds = [
         text
         for given, text in (
-            (least > -math.inf, f"at least {least:g}"),
+            (least > -math.inf, f"of at least {least:g}"),
             (above > -math.inf, f"above {above:g}"),
             (below < math.inf, f"below {below:g}"),
         )
         if given
     ]
-    expected = " and ".join(["a number", *bounds])
+    expected = f"a number {' and '.join(bounds)}".rstrip()
 
     def check(path: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):

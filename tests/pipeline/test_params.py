@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,9 +49,9 @@ LENET = "experiments/lenet-mnist"
 MISTAKES = {
     f"{BOSTON}/epochs": (0, "experiments.boston.epochs: 0 is not a whole number of at least 1"),
     f"{BOSTON}/batch_size": (True, "experiments.boston.batch_size: True is not a whole number"),
-    f"{BOSTON}/learning_rate": ("1e-4", "experiments.boston.learning_rate: '1e-4' is not a number"),
-    f"{BOSTON}/weight_decay": (-0.1, "experiments.boston.weight_decay: -0.1 is not a number and at least 0"),
-    f"{BOSTON}/momentum": (1.0, "experiments.boston.momentum: 1.0 is not a number and at least 0 and below 1"),
+    f"{BOSTON}/learning_rate": ("1e-4", "experiments.boston.learning_rate: '1e-4' is not a number above 0;"),
+    f"{BOSTON}/weight_decay": (-0.1, "experiments.boston.weight_decay: -0.1 is not a number of at least 0;"),
+    f"{BOSTON}/momentum": (1.0, "experiments.boston.momentum: 1.0 is not a number of at least 0 and below 1;"),
     f"{BOSTON}/milestones": ([150, 100], "is not in ascending order; write [100, 150]"),
     f"{BOSTON}/kappa": ({10: 1.0}, "is not a schedule that starts at epoch 0"),
     f"{BOSTON}/optimizer": (
@@ -69,7 +71,7 @@ MISTAKES = {
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
     f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
     f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "above 0 and below 1"),
-    f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number and above 0"),
+    f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number above 0 and below 1;"),
     f"{LENET}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
     f"{BOSTON}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
     f"{LENET}/methods/mnvi/hyperparameters": ({}, "methods.mnvi.hyperparameters.kappa_over_n: is missing, but mnvi"),
@@ -427,20 +429,58 @@ def test_limits_take_seeds_away_only(limit, seeds):
         (f"{BOSTON}/learning_rate", 0.1, {"tune", "train", "evaluate"}),
         (f"{BOSTON}/methods/mnvi/grid", {"prior_variance": [1.0]}, {"tune"}),
         (f"{BOSTON}/methods/mc_dropout/hyperparameters", {"dropout": 0.2}, set()),
-        ("study/trials", 3, {"tune"}),
+        ("study/trials", 3, set()),  # a grid is gone through
+        ("study/limits/regression/runs", 5, {"evaluate"}),  # a trial has two, and each training is one of its own
+        ("study/limits/regression/runs", 1, {"tune", "evaluate"}),
         ("study/limits/regression/search_epochs", 3, {"tune"}),
         ("study/limits/classification/epochs", 2, set()),
-        ("resources/precision", "bfloat16", {"tune", "train", "evaluate"}),
+        ("resources/workers", 2, set()),
+        ("resources/gpu", True, set()),
+        ("resources/precision", "bfloat16", set()),
+        ("resources/accumulate", 2, set()),
+        ("resources/compile", True, {"tune", "train", "evaluate"}),
         ("resources/allow_fewer_workers", True, set()),
         ("datasets/boston/folds", 5, {"tune", "train", "evaluate"}),
     ],
 )
 def test_a_change_alters_the_fingerprint_of_the_stages_it_reaches(path, value, stages):
-    before, after = cell("boston-mnvi"), cell("boston-mnvi", changed(path, value))
-    altered = {
-        stage for stage in ("tune", "train", "evaluate") if before.fingerprint(stage) != after.fingerprint(stage)
-    }
-    assert altered == stages
+    assert altered(cell("boston-mnvi"), cell("boston-mnvi", changed(path, value))) == stages
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "stages"),
+    [
+        ("resources/precision", "bfloat16", {"tune", "train", "evaluate"}),
+        ("resources/workers", 2, {"tune", "train", "evaluate"}),
+        ("resources/cpus_per_worker", 2, set()),
+        (f"{LENET}/patience", 2, {"tune", "train", "evaluate"}),
+        (f"{LENET}/selection", "nll", {"train", "evaluate"}),  # a trial is judged by its NLL
+        ("study/trials", 3, set()),
+        ("study/searcher", "random", {"tune"}),
+        ("study/limits/regression/runs", 5, set()),
+    ],
+)
+def test_the_same_of_a_cell_of_images(path, value, stages):
+    assert altered(cell("lenet-mnist-mnvi"), cell("lenet-mnist-mnvi", changed(path, value))) == stages
+
+
+def altered(before: params.Cell, after: params.Cell) -> set[str]:
+    return {stage for stage in ("tune", "train", "evaluate") if before.fingerprint(stage) != after.fingerprint(stage)}
+
+
+def test_what_ends_a_trial_early_is_part_of_its_search():
+    """With patience, `selection` says which epoch was the last better one."""
+    before = changed(f"{LENET}/patience", 2)
+    after = copy.deepcopy(before)
+    after["experiments"]["lenet-mnist"]["selection"] = "nll"
+    assert "tune" in altered(cell("lenet-mnist-mnvi", before), cell("lenet-mnist-mnvi", after))
+
+
+@pytest.mark.parametrize(("searcher", "trials", "expected"), [("grid", 3, 8), ("random", 3, 3), ("optuna", 99, 8)])
+def test_a_search_tries_as_many_points_as_its_searcher_says(searcher, trials, expected):
+    raw = changed("study/searcher", searcher)
+    raw["study"]["trials"] = trials
+    assert cell("boston-mnvi", raw).num_trials == expected
 
 
 def test_more_seeds_keep_the_training_of_those_there_are():
@@ -472,6 +512,22 @@ def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pipeline.params", *arguments], cwd=project, capture_output=True, text=True
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["show", "check"])
+def test_a_reader_that_goes_away_is_no_error(project, which):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.params", which],
+            cwd=project,
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.slow
