@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
 import time
@@ -29,17 +31,33 @@ def run(main: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, terminate)
     try:
         main()
+        sys.stdout.flush()
     except SystemExit:
         if not terminated:
             raise
         print("terminated; the same command goes on from here", file=sys.stderr)
         sys.exit(INTERRUPTED)  # what waits inside Ray comes back with a code of Ray's own
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        sys.exit(128 + signal.SIGPIPE)
     except StudyError as error:
         print(f"error: {masked(str(error))}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _nobody_reads() -> bool:
+    """Whether what is printed goes into a pipe whose other end is closed, as after `| head -1`."""
+    output = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(output, 0)  # whatever is asked for, a closed end is told
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # or Python complains about what it could not write when it ends
+    return True
 
 
 def say(message: str) -> None:
@@ -67,7 +85,7 @@ class Progress:
             self._bar.set_postfix(shown, refresh=False)
         self._bar.update(steps)
         now = time.monotonic()
-        if not self._terminal and (now - self._shown > self.EVERY or self.done == self.total):
+        if not self._terminal and (now - self._shown > self.EVERY or (steps and self.done == self.total)):
             self._shown = now
             extra = "".join(f", {name} {value}" for name, value in shown.items())
             say(f"{self.what}: {self.done}/{self.total} {self.unit}{extra}")

@@ -21,6 +21,23 @@ import yaml
 from pipeline.errors import StudyError
 
 
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+for _one in (_Loader, _Dumper):
+    # YAML 1.2, which DVC writes, has numbers without a decimal point (5e-08); PyYAML's 1.1 takes them for text.
+    _one.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """A temporary path beside ``path`` for a file or a folder, which takes its place when the block ends well."""
@@ -77,7 +94,11 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_yaml(path: str | Path, value: Any) -> None:
-    write_text(path, yaml.safe_dump(value, sort_keys=False))
+    write_text(path, yaml_of(value))
+
+
+def yaml_of(value: Any, **layout: Any) -> str:
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **layout))
 
 
 def write_tensors(path: str | Path, value: Any) -> None:
@@ -106,10 +127,25 @@ def read_json(path: str | Path, made_by: str) -> Any:
         raise StudyError(f"{path}: not JSON ({error}); delete it and run `{made_by}` again") from error
 
 
+def parse_yaml(text: str) -> Any:
+    """The value that a text in YAML stands for; it can be nothing but plain data.
+
+    Raises:
+        ValueError: if the text is not YAML.
+    """
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error
+    finally:
+        loader.dispose()
+
+
 def read_yaml(path: str | Path, made_by: str) -> Any:
     try:
-        return yaml.safe_load(read_text(path, made_by))
-    except (yaml.YAMLError, ValueError) as error:  # a date that there is not is the latter
+        return parse_yaml(read_text(path, made_by))
+    except ValueError as error:
         raise StudyError(f"{path}: not YAML ({error}); delete it and run `{made_by}` again") from error
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline import console, files, params
-from pipeline.data.folders import find_folder
+from pipeline.data.folders import FoundFolder, find_folder
 from pipeline.data.images import find_images
 from pipeline.data.sources import MissingData
 from pipeline.data.tables import find_table
-from pipeline.errors import StudyError
 from pipeline.params import Dataset
+from pipeline.params.checks import unknown
 
 
 class Found(Protocol):
@@ -44,6 +44,8 @@ def prepare(dataset: Dataset, missing_data: str) -> None:
         folder.mkdir()
         found.write(folder)
         files.write_json(folder / "summary.json", {"name": dataset.name, "kind": dataset.kind, **found.summary})
+    if isinstance(found, FoundFolder):
+        files.remove(found.work)
 
 
 def _find(dataset: Dataset, missing_data: str) -> Found:
@@ -67,7 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = params.load(arguments.params)
     if arguments.dataset not in settings.datasets:
-        raise StudyError(f"datasets: {arguments.dataset!r} is not there; it has {', '.join(settings.datasets)}")
+        raise unknown(arguments.params, arguments.dataset, settings.datasets, "in datasets")
     prepare(settings.datasets[arguments.dataset], settings.study.missing_data)
 
 

@@ -111,7 +111,7 @@ def proposer(cell: Cell, known: Sequence[Trial], again: bool = False) -> tuple[S
         again: whether these points are proposed once more, before the others.
     """
     grid = cell.grid_points()
-    count = len(grid) if cell.study.searcher == "grid" else min(cell.study.trials, len(grid))
+    count = cell.num_trials
     ended = [trial["hyperparameters"] for trial in known]
     if cell.study.searcher == "optuna":
         return Optuna(cell, known, again=ended if again else ()), count if again else count - len(known)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from pipeline import console, files, params
 from pipeline.data import load_table, splits
@@ -63,7 +62,7 @@ def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
         if key not in known:
             raise unknown(text, key, known, f"something that {cell.name} has")
         for value in values.split(","):
-            found.append({key: known[key](key, yaml.safe_load(value))})
+            found.append({key: known[key](key, files.parse_yaml(value))})
     longest = cell.experiment.epochs
     if any(variation.get("epochs", 0) > longest for variation in found):
         raise StudyError(f"epochs: a schedule can be shortened, not lengthened; {cell.name} has {longest}")

@@ -2,6 +2,7 @@
 
 A part is stored as one file of pixels and a table of (offset, height, width), so that a batch is a few reads and no
 decoding. Decoding goes class by class into work/; a class that is done is not decoded again after an interruption.
+The prepared folder gets the same files by hard links, and work/ is emptied when it is in its place.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class FoundFolder:
+    work: Path  # where it was decoded to; needed no more when all is written
     parts: dict[str, Pieces]
     indices: dict[str, np.ndarray]
     summary: dict[str, Any]
@@ -56,8 +58,15 @@ class FoundFolder:
         for part, pieces in self.parts.items():
             np.save(folder / f"{part}_layout.npy", pieces.layout)
             np.save(folder / f"{part}_labels.npy", pieces.labels)
-            shutil.move(pieces.pixels, folder / f"{part}_pixels.bin")
-            files.remove(pieces.pixels.parent)
+            _link(pieces.pixels, folder / f"{part}_pixels.bin")
+
+
+def _link(path: Path, name: Path) -> None:
+    """Gives the file this name as well: what was decoded stays in work/ until the whole folder is in its place."""
+    try:
+        os.link(path, name)
+    except OSError:  # another disk, or one without such links
+        shutil.copyfile(path, name)
 
 
 def find_folder(dataset: Dataset, work: Path = WORK) -> FoundFolder:
@@ -83,7 +92,7 @@ def find_folder(dataset: Dataset, work: Path = WORK) -> FoundFolder:
         "rows": {part: len(pieces.labels) for part, pieces in parts.items()},
         "validation": len(indices.get("validation", ())),
     }
-    return FoundFolder(parts, indices, summary)
+    return FoundFolder(work / dataset.name, parts, indices, summary)
 
 
 Listing = dict[str, list[Path]]
@@ -165,8 +174,11 @@ class Decoder:
         return sum(len(self.listing[name]) for name in self._done)
 
     def run(self, bar: Progress) -> None:
+        if self.pixels.exists() and len(self._done) == len(self.listing) and self.pixels.stat().st_size == self._end():
+            return
         try:
             self.pixels.parent.mkdir(parents=True, exist_ok=True)
+            self._unlink()
             with self.pixels.open("ab") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
                 self._append(file, pool, bar)
         except OSError as error:
@@ -175,8 +187,17 @@ class Decoder:
                 "writable, then run the same command again"
             ) from error
 
+    def _end(self) -> int:
+        return max((note["end"] for note in self._done.values()), default=0)
+
+    def _unlink(self) -> None:
+        """After a kill before work/ was emptied, the prepared folder may have this very file, which is appended to."""
+        if self.pixels.exists() and self.pixels.stat().st_nlink > 1:
+            with files.replacing(self.pixels) as own:
+                shutil.copyfile(self.pixels, own)
+
     def _append(self, file: IO[bytes], pool: ThreadPoolExecutor, bar: Progress) -> None:
-        end = max((note["end"] for note in self._done.values()), default=0)
+        end = self._end()
         for name, paths in self.listing.items():
             if name not in self._done:
                 file.truncate(end)

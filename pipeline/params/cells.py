@@ -22,7 +22,12 @@ UNSEEN = {
     "evaluate": {"search_epochs"},
 }
 """Keys that a stage does not look at."""
-HOW_IT_COMPUTES = ("workers", "gpu", "precision", "compile", "accumulate")
+HOW_IT_COMPUTES = {
+    "regression": ("compile",),
+    "classification": ("workers", "gpu", "precision", "compile", "accumulate"),
+}
+"""Resources that the numbers depend on."""
+RUNS_OF_A_TRIAL = 2  # at most, of each fold of a table
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,7 @@ class Cell:
         """What is trained and how, for a run to show: recipe and hyperparameters side by side, then the machines."""
         recipe = _without(asdict(self.experiment), {"name", "kind", "planned_epochs", "methods"})
         given = {key: value for key, value in recipe.items() if value is not None and value not in ((), {})}
-        resources = asdict(self.resources)
-        return {
-            **given,
-            **self.hyperparameters,
-            "preset": self.study.preset,
-            "resources": {key: resources[key] for key in HOW_IT_COMPUTES},
-        }
+        return {**given, **self.hyperparameters, "preset": self.study.preset, "resources": self._how_it_computes()}
 
     @property
     def data(self) -> Path:
@@ -103,6 +102,17 @@ class Cell:
         """Every combination of the grid; a single empty one if there is no grid."""
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
+    @property
+    def num_trials(self) -> int:
+        """How many points of the grid a search tries."""
+        points = len(self.grid_points())
+        return points if self.study.searcher == "grid" else min(self.study.trials, points)
+
+    @property
+    def runs_of_a_trial(self) -> int | None:
+        """Of each fold; None for images, of which a trial has one."""
+        return None if self.experiment.runs is None else min(RUNS_OF_A_TRIAL, self.experiment.runs)
+
     def fingerprint(self, stage: str) -> str:
         """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it.
 
@@ -119,19 +129,24 @@ class Cell:
         """All settings that the stage's result depends on."""
         if stage == "tune" and not self.searched:
             return {"stage": stage, "searched": False, "hyperparameters": self.hyperparameters}
-        resources = asdict(self.resources)
-        settings = {
+        settings: dict[str, Any] = {
             "stage": stage,
             "method": self.method,
             "hyperparameters": self.hyperparameters,
             "dataset": asdict(self.dataset),
             "experiment": _without(asdict(self.experiment), {"methods"} | UNSEEN[stage]),
             "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
-            "resources": {key: resources[key] for key in HOW_IT_COMPUTES},
+            "resources": self._how_it_computes(),
         }
         if stage == "tune":
-            settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.study.trials}
+            settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
+            settings["experiment"]["runs"] = self.runs_of_a_trial
+            if self.experiment.patience is None:  # a trial is judged by its best NLL, and ended by what it selects by
+                del settings["experiment"]["selection"]
         return settings
+
+    def _how_it_computes(self) -> dict[str, Any]:
+        return {key: getattr(self.resources, key) for key in HOW_IT_COMPUTES[self.kind]}
 
 
 def _without(values: dict[str, Any], keys: set[str]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from pipeline.errors import StudyError
 
 Check = Callable[[str, Any], Any]
 
-LOOKS_LIKE_A_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
-
 
 def fail(path: str, value: Any, expected: str, to_do: str) -> StudyError:
     return StudyError(f"{path}: {value!r} is not {expected}; {to_do}")
@@ -39,17 +37,15 @@ def number(least: float = -math.inf, above: float = -math.inf, below: float = ma
     bounds = [
         text
         for given, text in (
-            (least > -math.inf, f"at least {least:g}"),
+            (least > -math.inf, f"of at least {least:g}"),
             (above > -math.inf, f"above {above:g}"),
             (below < math.inf, f"below {below:g}"),
         )
         if given
     ]
-    expected = " and ".join(["a number", *bounds])
+    expected = f"a number {' and '.join(bounds)}".rstrip()
 
     def check(path: str, value: Any) -> float:
-        if isinstance(value, str) and LOOKS_LIKE_A_NUMBER.fullmatch(value):
-            raise fail(path, value, expected, f"YAML reads it as text: write {float(value):.1e}, with a decimal point")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise fail(path, value, expected, "write it without quotes")
         if not math.isfinite(value) or value < least or value <= above or value >= below:

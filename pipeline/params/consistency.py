@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.errors import StudyError
-from pipeline.params import schema
+from pipeline.params import pictures, schema
 from pipeline.params.checks import unknown
 from pipeline.params.settings import Dataset, Experiment, Study
 
@@ -12,6 +12,7 @@ def check_dataset(dataset: Dataset) -> None:
     path = f"datasets.{dataset.name}"
     if dataset.kind == "images" and dataset.name not in schema.IMAGES:
         raise unknown(path, dataset.name, schema.IMAGES, "an image set that is known by name")
+    pictures.check_validation(dataset)
     if dataset.splits == "kfold" and dataset.folds is None:
         raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
     if dataset.kind == "table" and (dataset.folder is None) == (dataset.file is None):
@@ -40,7 +41,7 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
             f"{path}.methods.dvi: full covariances need the network mlp, not {experiment.network}; take ddvi"
         )
     if experiment.kind == "classification":
-        _check_images(path, experiment, datasets[experiment.data])
+        pictures.check_experiment(experiment, datasets[experiment.data])
     for name, method in experiment.methods.items():
         for key, fallback in _needed(experiment.kind, name).items():
             if key not in method.hyperparameters:
@@ -58,22 +59,6 @@ def _needed(kind: str, method: str) -> dict[str, str]:
     if method == "mc_dropout":
         return {"dropout": "0.1"}
     return {"kappa_over_n": "2.0e-7"} if kind == "classification" and method not in schema.WITHOUT_KL else {}
-
-
-def _check_images(path: str, experiment: Experiment, dataset: Dataset) -> None:
-    channels, size = schema.IMAGES[dataset.name] if dataset.kind == "images" else (3, dataset.size)
-    wanted = schema.NORMALISATIONS[str(experiment.normalisation)]
-    if wanted != channels:
-        fitting = [name for name, given in schema.NORMALISATIONS.items() if given == channels]
-        raise StudyError(
-            f"{path}.normalisation: {experiment.normalisation!r} is for {wanted} channels, but the images of "
-            f"datasets.{dataset.name} have {channels}; take {' or '.join(fitting)}"
-        )
-    if experiment.network == "lenet" and size != schema.LENET_SIZE:
-        raise StudyError(
-            f"{path}.network: 'lenet' is for images of {schema.LENET_SIZE} x {schema.LENET_SIZE} pixels, but those of "
-            f"datasets.{dataset.name} have {size}; take all_cnn or resnet18"
-        )
 
 
 def _check_data(path: str, experiment: Experiment, datasets: dict[str, Dataset]) -> None:
@@ -94,9 +79,13 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
         raise StudyError("study.cells: {} holds nothing to run; add a cell, e.g. " + example(experiments))
     for name, cell in study.cells.items():
         _check_cell(f"study.cells.{name}", cell, study, experiments)
-    for name in study.search:
+    # A list of searches may serve parts of a study, too; a name of no cell at all is a mistake.
+    possible = {f"{name}-{method}" for name, experiment in experiments.items() for method in experiment.methods}
+    for index, name in enumerate(study.search):
         if name in study.cells:
             _check_searched(name, study.cells[name], datasets, experiments)
+        elif name not in possible:
+            raise unknown(f"study.search[{index}]", name, study.cells, "a cell of this study")
 
 
 def _check_searched(

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from pipeline import files
 from pipeline.errors import StudyError
 from pipeline.params import consistency, schema
 from pipeline.params.cells import Cell
@@ -69,12 +68,12 @@ def load(path: str | Path = "params.yaml") -> Params:
 
 def parse(path: str | Path) -> Any:
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return files.parse_yaml(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StudyError("no such file; run this in the project's folder, or name the file by --params") from error
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"cannot be read ({error}); it has to be a text file in UTF-8") from error
-    except (yaml.YAMLError, ValueError) as error:  # a date that there is not is the latter
+    except ValueError as error:
         raise StudyError(f"not YAML ({error}); mend that line") from error
 
 

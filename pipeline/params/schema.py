@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.params import checks
 from pipeline.params.checks import Check, boolean, integer, list_of, mapping, nullable, number, one_of, switch, text
@@ -15,10 +15,29 @@ PRESETS = ("release", "paper")
 NETWORKS = {"regression": ("mlp",), "classification": ("lenet", "all_cnn", "resnet18")}
 OPTIMIZERS = {"regression": ("sgd", "adam"), "classification": ("sgd", "adam", "amsgrad")}
 AUGMENTATIONS = ("none", "cifar-paper", "cifar-release", "imagenet-paper", "imagenet-release")
+CROPS = {"imagenet-paper": 224, "imagenet-release": 224}
+"""Pixels of a side that each cuts out; the others leave an image its size."""
+IN_COLOUR = {"cifar-release": 3}
+"""Channels that those need which turn the hue; the others take any."""
 NORMALISATIONS = {"mnist": 1, "cifar10": 3, "cifar100": 3, "imagenet": 3}
 """Channels of the images that each is for."""
-IMAGES = {"mnist": (1, 28), "fashion_mnist": (1, 28), "notmnist": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
-"""The image sets that are known by name: channels, and pixels of a side."""
+
+
+class KnownImages(NamedTuple):
+    channels: int
+    size: int  # pixels of a side
+    training: int  # images, of which datasets.*.validation are held out
+
+
+IMAGES = {
+    "mnist": KnownImages(1, 28, 60_000),
+    "fashion_mnist": KnownImages(1, 28, 60_000),
+    "notmnist": KnownImages(1, 28, 0),
+    "cifar10": KnownImages(3, 32, 50_000),
+    "cifar100": KnownImages(3, 32, 50_000),
+}
+"""The image sets that are known by name."""
+FOLDER_CHANNELS = 3  # whatever the photographs have
 LENET_SIZE = 28  # pixels of a side; its first linear layer fits no other
 
 SAMPLED = ("num_samples", "train_samples")
@@ -37,6 +56,12 @@ METHODS: dict[str, tuple[str, ...]] = {
 WITHOUT_KL = ("deterministic", "mc_dropout", "ensemble")
 """Methods without a posterior, whose loss has no KL divergence."""
 
+TAKEN = (
+    *("benchmarks", "build", "data", "dist", "docker", "docs", "dvc_plots", "mlartifacts", "mlruns", "mnvi"),
+    *("pipeline", "studies", "tests", "tools", "work"),
+)
+"""Folders of the project that results would mix with, or that a stage would delete."""
+
 name = checks.matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "a name of letters, digits, - and _")
 
 
@@ -44,6 +69,8 @@ def folder(path: str, value: Any) -> Path:
     given = Path(text(path, value))
     if given.is_absolute() or ".." in given.parts or given == Path("."):
         raise checks.fail(path, value, "a folder inside the project", "write a relative path such as results/mine")
+    if given.parts[0] in TAKEN or any(part.startswith(".") for part in given.parts):
+        raise checks.fail(path, value, "a folder of results alone", "write another one, such as results/mine")
     return given
 
 

@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipeline import files
 from pipeline.params.checks import unknown
 from pipeline.params.reading import load, parse, read
@@ -33,9 +31,9 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
     if added or cells or results:
         _narrow(study, cells, before.experiments)
         study["results"] = results or study["results"]
-        text = yaml.safe_dump({"study": study}, sort_keys=False, default_flow_style=None, width=118)
+        text = files.yaml_of({"study": study}, default_flow_style=None, width=118)
         section = f"# From {source.as_posix()}.\n{text}\n"
-    after = read({**rest, **yaml.safe_load(section)}).study
+    after = read({**rest, **files.parse_yaml(section)}).study
     text = SECTION.sub(lambda _: section, params.read_text(encoding="utf-8"), count=1)
     files.write_text(params, text)
     _swap_locks(before.study.results, after.results)

@@ -23,10 +23,8 @@ from pipeline.regression import compiling, folds, networks
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica
 from pipeline.regression.predictions import judge, log_likelihood
-from pipeline.regression.training import number_of_runs
 from pipeline.searching import MADE_BY, Point, Trial, name_of, short
 
-RUNS = 2  # per fold and trial
 TOGETHER = 100  # networks at once within a trial
 
 
@@ -65,7 +63,8 @@ class Ledger:
 
 
 def _plan(cell: Cell, parts: list[Fold]) -> list[Replica]:
-    return networks.plan(cell, len(parts), min(RUNS, number_of_runs(cell)))
+    assert cell.runs_of_a_trial is not None  # params.yaml is refused without runs
+    return networks.plan(cell, len(parts), cell.runs_of_a_trial)
 
 
 def objective(cell: Cell, parts: list[Fold], compiled: bool = False) -> float | None:

@@ -156,15 +156,25 @@ def _not_run(
     key: paper.Key, name: str, printed: paper.Printed | None, note: str, cell: str | None, variant: str = ""
 ) -> Record:
     nothing: dict[str, Any] = {"mean": None, "std": None, "runs": 0, "folds": None, "rows": None, "reproduced": None}
-    return Record(
-        *key, metric=name, paper=printed, complete=False, notes=(note,), cell=cell, variant=variant, **nothing
-    )
+    notes = (note, *_about_paper(key, printed))
+    return Record(*key, metric=name, paper=printed, complete=False, notes=notes, cell=cell, variant=variant, **nothing)
+
+
+def _about_paper(key: paper.Key, printed: paper.Printed | None) -> Iterable[str]:
+    """What is odd about the paper's figure, whether or not there is one of ours beside it."""
+    data, _, method = key
+    if printed is None:
+        return
+    if (data, method) in paper.OUT_OF_LINE:
+        yield "the paper's figure is out of line with other sources"
+    if printed.corrected:
+        yield f"the paper prints {printed.text}e6, which is a misprint"
 
 
 def _notes(
     key: paper.Key, name: str, score: Score, one: Scores, printed: paper.Printed | None, judged: bool | None
 ) -> Iterable[str]:
-    data, _, method = key
+    data = key[0]
     if not one.complete:
         yield NOT_TO_THE_END_TEXT
     if score.mean is None:
@@ -181,10 +191,7 @@ def _notes(
         yield f"{one.runs} of {planned} runs"
     if one.folds is not None and one.folds != paper.FOLDS_1:
         yield f"{one.folds} folds, the paper's {paper.FOLDS_1}"
-    if (data, method) in paper.OUT_OF_LINE:
-        yield "the paper's figure is out of line with other sources"
-    if printed.corrected:
-        yield f"the paper prints {printed.text}e6, which is a misprint"
+    yield from _about_paper(key, printed)
     if name == "inference_ms":
         yield OTHER_MACHINE_TEXT
     if judged is False and score.mean is not None:

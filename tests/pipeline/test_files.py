@@ -64,3 +64,34 @@ def test_what_a_killed_process_had_begun_is_deleted_and_nothing_else(tmp_path: P
         (tmp_path / name).touch()
     files.write_json(tmp_path / "a.json", 1)
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", *others}
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("5e-08", 5e-8),
+        ("-1E5", -1e5),
+        (".5e3", 500.0),
+        ("1.e+2", 100.0),
+        ("5", 5),
+        ("0.5", 0.5),
+        ("e5", "e5"),
+        ("'5e-08'", "5e-08"),
+        ("5e-08x", "5e-08x"),
+        ("12e", "12e"),
+    ],
+)
+def test_numbers_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    found = files.parse_yaml(text)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("value", [5e-8, 1e22, "5e-08", "1e5", "12", 12, True, None])
+def test_yaml_is_read_as_it_was_written(tmp_path: Path, value: object) -> None:
+    files.write_yaml(tmp_path / "it.yaml", {"key": value})
+    assert files.read_yaml(tmp_path / "it.yaml", "a test") == {"key": value}
+
+
+def test_yaml_makes_nothing_but_plain_data() -> None:
+    with pytest.raises(ValueError, match="could not determine a constructor"):
+        files.parse_yaml("!!python/object/apply:os.getcwd []")

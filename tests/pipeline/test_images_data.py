@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
 import json
+import os
 import pickle
 import resource
+import shutil
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,8 @@ import torch
 from PIL import Image
 
 from mnvi.vision import torchvision
-from pipeline.data import image_sources, load_images
+from pipeline import files
+from pipeline.data import folders, image_sources, load_images
 from pipeline.data.folders import find_folder
 from pipeline.data.images import find_images
 from pipeline.data.known_images import IMAGES, KnownImages, Official
@@ -301,6 +306,54 @@ def test_a_full_disk_is_said_and_the_rest_goes_on_later(photos: Dataset) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     prepare(photos, "stop")
     assert len(load_images("data/p", "train")) == 9
+
+
+@pytest.mark.parametrize("left_out", ["test_layout.npy", "test_pixels.bin", "summary.json"])
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_stopped_while_all_is_put_in_place_nothing_is_decoded_again(
+    photos: Dataset, monkeypatch: pytest.MonkeyPatch, left_out: str, fault: BaseException
+) -> None:
+    def faulty(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if left_out in {given.name for given in arguments if isinstance(given, Path)}:
+                raise fault
+            return function(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for module, name in ((np, "save"), (os, "link"), (shutil, "copyfile"), (files, "write_json")):
+            patch.setattr(module, name, faulty(getattr(module, name)))
+        with pytest.raises(StudyError if isinstance(fault, OSError) else KeyboardInterrupt):
+            prepare(photos, "stop")
+    assert not list(Path("data").iterdir())
+    monkeypatch.setattr(folders, "_image", lambda path, size: pytest.fail(f"{path} is decoded again"))
+    prepare(photos, "stop")
+    assert len(load_images("data/p", "train")) == 9 and len(load_images("data/p", "test")) == 6
+    assert not Path("work/prepare/p").exists()
+
+
+def test_pixels_are_copied_where_they_cannot_be_linked(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, name: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    prepare(photos, "stop")
+    assert len(load_images("data/p", "train")) == 9 and not Path("work/prepare/p").exists()
+
+
+def test_what_is_decoded_anew_does_not_reach_the_folder_that_is_there(
+    photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before work/ was emptied, both have the same file."""
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove", lambda path: None)
+        prepare(photos, "stop")
+    before = Path("data/p/train_pixels.bin").read_bytes()
+    assert Path("work/prepare/p/train/pixels.bin").samefile("data/p/train_pixels.bin")
+    photo(tmp_path / "train/n02/0.JPEG", 61, 47)
+    find_folder(photos)
+    assert Path("data/p/train_pixels.bin").read_bytes() == before
 
 
 def test_bad_folders_are_named(photos: Dataset, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from dvc.utils.hydra import apply_overrides
 
 import mnvi
 from pipeline import files, params
 from pipeline.data import augmentation, known_images
 from pipeline.errors import StudyError
-from pipeline.params import consistency, reading, schema
+from pipeline.params import consistency, reading, schema, selecting
 
 ROOT = Path(__file__).parents[2]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -46,9 +49,9 @@ LENET = "experiments/lenet-mnist"
 MISTAKES = {
     f"{BOSTON}/epochs": (0, "experiments.boston.epochs: 0 is not a whole number of at least 1"),
     f"{BOSTON}/batch_size": (True, "experiments.boston.batch_size: True is not a whole number"),
-    f"{BOSTON}/learning_rate": ("1e-4", "YAML reads it as text: write 1.0e-04"),
-    f"{BOSTON}/weight_decay": (-0.1, "experiments.boston.weight_decay: -0.1 is not a number and at least 0"),
-    f"{BOSTON}/momentum": (1.0, "experiments.boston.momentum: 1.0 is not a number and at least 0 and below 1"),
+    f"{BOSTON}/learning_rate": ("1e-4", "experiments.boston.learning_rate: '1e-4' is not a number above 0;"),
+    f"{BOSTON}/weight_decay": (-0.1, "experiments.boston.weight_decay: -0.1 is not a number of at least 0;"),
+    f"{BOSTON}/momentum": (1.0, "experiments.boston.momentum: 1.0 is not a number of at least 0 and below 1;"),
     f"{BOSTON}/milestones": ([150, 100], "is not in ascending order; write [100, 150]"),
     f"{BOSTON}/kappa": ({10: 1.0}, "is not a schedule that starts at epoch 0"),
     f"{BOSTON}/optimizer": (
@@ -68,7 +71,7 @@ MISTAKES = {
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
     f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
     f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "above 0 and below 1"),
-    f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number and above 0"),
+    f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number above 0 and below 1;"),
     f"{LENET}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
     f"{BOSTON}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
     f"{LENET}/methods/mnvi/hyperparameters": ({}, "methods.mnvi.hyperparameters.kappa_over_n: is missing, but mnvi"),
@@ -120,6 +123,100 @@ def test_a_mistake_is_named_with_its_key_and_the_way_out(path):
     value, message = MISTAKES[path]
     with pytest.raises(StudyError, match=re.escape(message)):
         reading.read(changed(path, value))
+
+
+RESNET = "experiments/resnet18-imagenette"
+IMPOSSIBLE = [
+    (
+        f"{LENET}/augmentation",
+        "cifar-release",
+        "experiments.lenet-mnist.augmentation: 'cifar-release' is for 3 channels, but the images of datasets.mnist "
+        "have 1; take none or cifar-paper",
+    ),
+    (
+        f"{LENET}/augmentation",
+        "imagenet-release",
+        "experiments.lenet-mnist.augmentation: 'imagenet-release' crops 224 x 224 pixels, but the images of "
+        "datasets.mnist have 28 x 28; take none or cifar-paper",
+    ),
+    (
+        "experiments/allcnn-cifar10/augmentation",
+        "imagenet-paper",
+        "experiments.allcnn-cifar10.augmentation: 'imagenet-paper' crops 224 x 224 pixels, but the images of "
+        "datasets.cifar10 have 32 x 32; take none or cifar-paper or cifar-release",
+    ),
+    (
+        "datasets/imagenette/size",
+        128,
+        "datasets.imagenette.size: 128 is less than the 224 x 224 pixels that "
+        "experiments.resnet18-imagenette.augmentation, 'imagenet-release', crops; write at least 224",
+    ),
+    (
+        f"{RESNET}/augmentation",
+        "none",
+        "experiments.resnet18-imagenette.augmentation: 'none' does not crop, but the photographs of "
+        "datasets.imagenette differ in size; take imagenet-paper or imagenet-release",
+    ),
+    (
+        f"{LENET}/data",
+        "notmnist",
+        "experiments.lenet-mnist.data: 'notmnist' has no training images; name another one, or add "
+        "datasets.notmnist.train if it is a folder",
+    ),
+    (
+        "datasets/mnist/validation",
+        60_000,
+        "datasets.mnist.validation: 60000 is not fewer than the 60000 training images, and none would be left to train "
+        "on; write e.g. 5000",
+    ),
+    (
+        "datasets/notmnist/validation",
+        1,
+        "datasets.notmnist.validation: 1, but there are no training images to hold out; leave it out",
+    ),
+    (
+        "datasets/mine",
+        {"kind": "folder", "test": "photos", "size": 256, "validation": 9},
+        "datasets.mine.validation: 9, but there are no training images to hold out; leave it out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), IMPOSSIBLE)
+def test_what_cannot_be_trained_is_refused_before_data_are_prepared(path, value, message):
+    with pytest.raises(StudyError, match=re.escape(message) + "$"):
+        reading.read(changed(path, value))
+
+
+def test_images_from_elsewhere_may_have_any_shape():
+    """Evaluation brings them to that of the experiment's own."""
+    elsewhere = ["cifar10", "notmnist", "imagenette"]
+    assert reading.read(changed(f"{RESNET}/ood", elsewhere)).experiments["resnet18-imagenette"].ood == tuple(elsewhere)
+
+
+def test_of_the_known_training_images_one_may_be_left():
+    assert reading.read(changed("datasets/mnist/validation", 59_999)).datasets["mnist"].validation == 59_999
+
+
+FOLDERS = {
+    name.partition("/")[0]
+    for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    if "/" in name
+}
+
+
+@pytest.mark.parametrize(
+    "folder", [*sorted(FOLDERS - {"recorded"}), "data", "work", "mlruns", "data/mine", "a/.b", ".x"]
+)
+def test_results_do_not_go_where_something_else_is(folder):
+    message = f"study.results: '{folder}' is not a folder of results alone; write another one, such as results/mine"
+    with pytest.raises(StudyError, match=re.escape(message)):
+        reading.read(changed("study/results", folder))
+
+
+@pytest.mark.parametrize("folder", ["mine", "results/mine", "recorded/uci", "recorded/data"])
+def test_results_go_into_any_other_folder(folder):
+    assert reading.read(changed("study/results", folder)).study.results == Path(folder)
 
 
 def test_a_misspelt_hyperparameter_is_named_with_its_whole_path():
@@ -224,10 +321,25 @@ def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
     ]
 
 
+def test_a_search_of_a_cell_that_there_is_not_is_a_mistake():
+    with pytest.raises(StudyError, match=r"study\.search\[1\]: 'bostom-mnvi' is not a cell .* mean boston-mnvi\?$"):
+        reading.read(changed("study/search", ["yacht-mnvi", "bostom-mnvi"]))
+
+
 def test_what_settings_say_about_images_is_true_of_them():
     assert {name: len(mean) for name, (mean, _) in augmentation.NORMALISATIONS.items()} == schema.NORMALISATIONS
     shapes = {"idx": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
-    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == schema.IMAGES
+    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == {
+        name: (known.channels, known.size) for name, known in schema.IMAGES.items()
+    }
+    record = {"idx": 28 * 28, "cifar10": 1 + 3 * 32 * 32, "cifar100": 2 + 3 * 32 * 32}  # bytes of an image
+    for name, known in known_images.IMAGES.items():
+        training = [file.size for file in known.files if "train" in file.name or "data_batch" in file.name]
+        assert sum(size // record[known.form] for size in training if size > 100_000) == schema.IMAGES[name].training
+    changes = augmentation.AUGMENTATIONS
+    assert tuple(changes) == schema.AUGMENTATIONS
+    assert {name: change.crop for name, change in changes.items() if change.crop} == schema.CROPS
+    assert {name: 3 for name, change in changes.items() if change.hue} == schema.IN_COLOUR
     size = schema.LENET_SIZE
     assert mnvi.models.lenet()(torch.zeros(1, 1, size, size)).shape == (1, 10)
 
@@ -317,20 +429,58 @@ def test_limits_take_seeds_away_only(limit, seeds):
         (f"{BOSTON}/learning_rate", 0.1, {"tune", "train", "evaluate"}),
         (f"{BOSTON}/methods/mnvi/grid", {"prior_variance": [1.0]}, {"tune"}),
         (f"{BOSTON}/methods/mc_dropout/hyperparameters", {"dropout": 0.2}, set()),
-        ("study/trials", 3, {"tune"}),
+        ("study/trials", 3, set()),  # a grid is gone through
+        ("study/limits/regression/runs", 5, {"evaluate"}),  # a trial has two, and each training is one of its own
+        ("study/limits/regression/runs", 1, {"tune", "evaluate"}),
         ("study/limits/regression/search_epochs", 3, {"tune"}),
         ("study/limits/classification/epochs", 2, set()),
-        ("resources/precision", "bfloat16", {"tune", "train", "evaluate"}),
+        ("resources/workers", 2, set()),
+        ("resources/gpu", True, set()),
+        ("resources/precision", "bfloat16", set()),
+        ("resources/accumulate", 2, set()),
+        ("resources/compile", True, {"tune", "train", "evaluate"}),
         ("resources/allow_fewer_workers", True, set()),
         ("datasets/boston/folds", 5, {"tune", "train", "evaluate"}),
     ],
 )
 def test_a_change_alters_the_fingerprint_of_the_stages_it_reaches(path, value, stages):
-    before, after = cell("boston-mnvi"), cell("boston-mnvi", changed(path, value))
-    altered = {
-        stage for stage in ("tune", "train", "evaluate") if before.fingerprint(stage) != after.fingerprint(stage)
-    }
-    assert altered == stages
+    assert altered(cell("boston-mnvi"), cell("boston-mnvi", changed(path, value))) == stages
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "stages"),
+    [
+        ("resources/precision", "bfloat16", {"tune", "train", "evaluate"}),
+        ("resources/workers", 2, {"tune", "train", "evaluate"}),
+        ("resources/cpus_per_worker", 2, set()),
+        (f"{LENET}/patience", 2, {"tune", "train", "evaluate"}),
+        (f"{LENET}/selection", "nll", {"train", "evaluate"}),  # a trial is judged by its NLL
+        ("study/trials", 3, set()),
+        ("study/searcher", "random", {"tune"}),
+        ("study/limits/regression/runs", 5, set()),
+    ],
+)
+def test_the_same_of_a_cell_of_images(path, value, stages):
+    assert altered(cell("lenet-mnist-mnvi"), cell("lenet-mnist-mnvi", changed(path, value))) == stages
+
+
+def altered(before: params.Cell, after: params.Cell) -> set[str]:
+    return {stage for stage in ("tune", "train", "evaluate") if before.fingerprint(stage) != after.fingerprint(stage)}
+
+
+def test_what_ends_a_trial_early_is_part_of_its_search():
+    """With patience, `selection` says which epoch was the last better one."""
+    before = changed(f"{LENET}/patience", 2)
+    after = copy.deepcopy(before)
+    after["experiments"]["lenet-mnist"]["selection"] = "nll"
+    assert "tune" in altered(cell("lenet-mnist-mnvi", before), cell("lenet-mnist-mnvi", after))
+
+
+@pytest.mark.parametrize(("searcher", "trials", "expected"), [("grid", 3, 8), ("random", 3, 3), ("optuna", 99, 8)])
+def test_a_search_tries_as_many_points_as_its_searcher_says(searcher, trials, expected):
+    raw = changed("study/searcher", searcher)
+    raw["study"]["trials"] = trials
+    assert cell("boston-mnvi", raw).num_trials == expected
 
 
 def test_more_seeds_keep_the_training_of_those_there_are():
@@ -365,6 +515,22 @@ def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("which", ["show", "check"])
+def test_a_reader_that_goes_away_is_no_error(project, which):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline.params", which],
+            cwd=project,
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.slow
 def test_select_replaces_the_study_only_and_keeps_each_studys_lock(project):
     original = (project / "params.yaml").read_text()
     (project / "dvc.lock").write_text("of the default study")
@@ -378,6 +544,19 @@ def test_select_replaces_the_study_only_and_keeps_each_studys_lock(project):
     assert (project / "params.yaml").read_text() == original
     assert (project / "dvc.lock").read_text() == "of the default study"
     assert (project / "recorded/uci/dvc.lock").read_text() == "of uci"
+
+
+def test_small_numbers_that_dvc_writes_are_numbers(project, monkeypatch):
+    """Those of `dvc exp run -S <key>=5e-8`, which have no decimal point."""
+    monkeypatch.chdir(project)
+    kappa = "experiments.lenet-mnist.methods.mnvi.hyperparameters.kappa_over_n"
+    apply_overrides("params.yaml", [f"{kappa}=5e-8", "experiments.boston.learning_rate=1e-4"])
+    assert "kappa_over_n: 5e-08" in Path("params.yaml").read_text()
+    read = params.load()
+    assert read.cell("lenet-mnist-mnvi").hyperparameters["kappa_over_n"] == 5e-8
+    assert read.experiments["boston"].learning_rate == 1e-4
+    selecting.select("images", Path("params.yaml"), ["lenet-mnist-mnvi"], None)
+    assert params.load().cell("lenet-mnist-mnvi").hyperparameters["kappa_over_n"] == 5e-8
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_the_command_prepares_a_table_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_error_is_one_message_without_a_traceback(tmp_path: Path) -> None:
     own_params(tmp_path, {"own": {"kind": "table", "folder": "no-such", "splits": "kfold", "folds": 3}})
-    for name, words in (("own", "no source has it"), ("bostn", "'bostn' is not there; it has boston")):
+    for name, words in (("own", "no source has it"), ("bostn", "did you mean boston?")):
         done = run(tmp_path, name)
         assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "data").exists()

@@ -64,6 +64,14 @@ def test_misprinted_counts_are_corrected_and_kept():
     assert paper.TABLE_2["cifar100", "resnet18", "mnvi"]["parameters"].mean == 11_224_487
 
 
+def test_what_is_odd_about_the_papers_figure_is_said_where_nothing_was_run_too():
+    corrected = {one.data: one for one in tables.table_2([]) if one.paper and one.paper.corrected}
+    assert sorted(corrected) == ["cifar10", "cifar100"]
+    assert corrected["cifar10"].notes == ("not run here", "the paper prints 2.739e6, which is a misprint")
+    odd = [one for one in tables.table_1([]) if (one.data, one.method) == ("kin8", "mc_mfvi")]
+    assert [one.notes for one in odd] == [("not run here", "the paper's figure is out of line with other sources")]
+
+
 @pytest.mark.parametrize(
     ("metric", "mean", "std", "expected"),
     [

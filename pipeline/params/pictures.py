@@ -1,0 +1,97 @@
+"""Whether an experiment's images, its network and what is done to them fit together."""
+
+from __future__ import annotations
+
+from pipeline.errors import StudyError
+from pipeline.params import schema
+from pipeline.params.settings import Dataset, Experiment
+
+
+def check_validation(dataset: Dataset) -> None:
+    path, training = f"datasets.{dataset.name}.validation", _training(dataset)
+    if dataset.validation is None or training is None:
+        return
+    if training == 0:
+        raise StudyError(f"{path}: {dataset.validation}, but there are no training images to hold out; leave it out")
+    if dataset.validation >= training:
+        raise StudyError(
+            f"{path}: {dataset.validation} is not fewer than the {training} training images, and none would be left to "
+            "train on; write e.g. 5000"
+        )
+
+
+def check_experiment(experiment: Experiment, data: Dataset) -> None:
+    """Images from elsewhere (`ood`) need no check: evaluation brings them to the shape of these."""
+    path = f"experiments.{experiment.name}"
+    if _training(data) == 0:
+        raise StudyError(
+            f"{path}.data: {data.name!r} has no training images; name another one, or add datasets.{data.name}.train "
+            "if it is a folder"
+        )
+    _check_normalisation(path, experiment, data)
+    _check_network(path, experiment, data)
+    _check_augmentation(path, experiment, data)
+
+
+def _training(dataset: Dataset) -> int | None:
+    """How many training images there are; of a folder only `prepare` can tell."""
+    if dataset.kind == "images":
+        return schema.IMAGES[dataset.name].training
+    return None if dataset.train else 0
+
+
+def _channels(dataset: Dataset) -> int:
+    return schema.IMAGES[dataset.name].channels if dataset.kind == "images" else schema.FOLDER_CHANNELS
+
+
+def _size(dataset: Dataset) -> int:
+    """Pixels of the smaller side."""
+    if dataset.kind == "images":
+        return schema.IMAGES[dataset.name].size
+    assert dataset.size is not None  # params.yaml is refused without it
+    return dataset.size
+
+
+def _check_normalisation(path: str, experiment: Experiment, data: Dataset) -> None:
+    given, channels = str(experiment.normalisation), _channels(data)
+    wanted = schema.NORMALISATIONS[given]
+    if wanted != channels:
+        fitting = [name for name, count in schema.NORMALISATIONS.items() if count == channels]
+        raise StudyError(
+            f"{path}.normalisation: {given!r} is for {wanted} channels, but the images of datasets.{data.name} have "
+            f"{channels}; take {' or '.join(fitting)}"
+        )
+
+
+def _check_network(path: str, experiment: Experiment, data: Dataset) -> None:
+    if experiment.network == "lenet" and _size(data) != schema.LENET_SIZE:
+        raise StudyError(
+            f"{path}.network: 'lenet' is for images of {schema.LENET_SIZE} x {schema.LENET_SIZE} pixels, but those of "
+            f"datasets.{data.name} have {_size(data)}; take all_cnn or resnet18"
+        )
+
+
+def _check_augmentation(path: str, experiment: Experiment, data: Dataset) -> None:
+    given = str(experiment.augmentation)
+    if data.kind == "folder" and _size(data) < schema.CROPS.get(given, 0):
+        crop = schema.CROPS[given]
+        raise StudyError(
+            f"datasets.{data.name}.size: {data.size} is less than the {crop} x {crop} pixels that {path}.augmentation, "
+            f"{given!r}, crops; write at least {crop}"
+        )
+    if why := _misfit(given, data):
+        fitting = [name for name in schema.AUGMENTATIONS if not _misfit(name, data)]
+        raise StudyError(f"{path}.augmentation: {given!r} {why}; take {' or '.join(fitting)}")
+
+
+def _misfit(augmentation: str, data: Dataset) -> str | None:
+    """Why this cannot be done to these images."""
+    channels, size, crop = _channels(data), _size(data), schema.CROPS.get(augmentation)
+    wanted = schema.IN_COLOUR.get(augmentation, channels)
+    if channels != wanted:
+        return f"is for {wanted} channels, but the images of datasets.{data.name} have {channels}"
+    if data.kind == "folder" and crop is None:
+        return f"does not crop, but the photographs of datasets.{data.name} differ in size"
+    if data.kind == "images" and crop is not None and crop > size:
+        return f"crops {crop} x {crop} pixels, but the images of datasets.{data.name} have {size} x {size}"
+    return None
