@@ -37,8 +37,8 @@ from pipeline import cluster, console
 def main():
     with cluster.connected():
         endless = ray.remote(lambda: __import__("time").sleep(600)).remote()
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             ray.get(endless)
         finally:
             print("in order", flush=True)

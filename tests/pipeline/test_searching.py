@@ -30,8 +30,13 @@ def ended(point: Point, objective: float | None = 1.0) -> Trial:
     return {"hyperparameters": point, "objective": objective}
 
 
-def test_a_trial_is_a_run_named_after_its_point_and_fails_if_it_diverged(study: Any, folder: Path) -> None:  # noqa: F811
+def test_a_trial_is_a_run_named_after_its_point_and_fails_if_it_diverged(
+    study: Any,
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     one, fine = study(), {"kappa_over_n": 2.0e-7, "prior_variance": 0.001, "batch_size": 8}
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")  # the store of this folder, not the one that studies share
     wrong, curve = {**fine, "batch_size": 16}, [(1, {"nll": 0.5}), (2, {"nll": 0.25})]
     with tracking.run(one, "tune", state=one.state("tune")) as parent:
         searching.track(one, {**ended(fine), "status": "finished"}, curve, parent)

@@ -58,11 +58,11 @@ def test_a_store_that_made_a_run_but_did_not_answer_makes_no_second_one(monkeypa
         asked(*arguments)
         raise ConnectionError("the line went dead")
 
-    with monkeypatch.context() as patch, tracking.run(Cell(), "train", state=STATE) as run:
-        patch.setattr(identity, "_create", unheard)
+    monkeypatch.setattr(identity, "_create", unheard)
+    with tracking.run(Cell(), "train", state=STATE) as run:
         run.metrics({"loss": 1.0}, 0)
         assert not run.flush(5)
-        patch.undo()
+        monkeypatch.setattr(identity, "_create", asked)
     assert tracking.send(Path("work")) == []
     assert [run.info.status for run in runs()] == ["FINISHED"]
 
