@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import spawn
 
 from benchmarks.scaling import ddp, model, steps, trials
 from benchmarks.scaling.__main__ import PAGE, rendered
-from pipeline.images import search
+from pipeline import searching
 
 PLAIN = model.Method("plain", ratio=1.0, backward=2 / 3, fixed=0.0, bytes=40_000_000)
 IDEAL = model.Inputs(gpu_gbyte=1e9, gpu_latency=0.0, node_gbit=1e9, node_latency=0.0, jitter=0.0)
@@ -120,16 +120,16 @@ def test_two_workers_measure_every_arrangement_with_the_loop_of_the_study(tmp_pa
 
 def test_the_driver_s_time_is_told_apart_by_function() -> None:
     scope: dict = {"pause": lambda: time.sleep(0.02)}
-    exec(compile("def _track():\n    pause()\n", "somewhere/search.py", "exec"), scope)
+    exec(compile("def track():\n    pause()\n", "somewhere/searching.py", "exec"), scope)
     profile = cProfile.Profile()
-    profile.runcall(scope["_track"])
+    profile.runcall(scope["track"])
     found = trials.parts(pstats.Stats(profile), wall=1.0)
     tracked = found["MLflow: a run for each trial"]
     assert 0.02 <= tracked < 1.0 and found["rest"] == pytest.approx(1.0 - tracked)
 
 
 def test_functions_that_the_driver_s_time_is_told_apart_by_are_there() -> None:
-    ours = {("search.py", name) for name in vars(search)}
+    ours = {("searching.py", name) for name in vars(searching)}
     tunes = {("tune_controller.py", name) for name in vars(TuneController)}
     assert set(trials.PARTS.values()) <= ours | tunes | {("worker.py", "wait")}
 

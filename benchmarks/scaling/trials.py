@@ -34,7 +34,7 @@ OBJECT_STORE = 100_000_000
 IDLE = "waiting for trials"
 # Functions of the driver, by file and name, in none of which another one is called.
 PARTS = {
-    "MLflow: a run for each trial": ("search.py", "_track"),
+    "MLflow: a run for each trial": ("searching.py", "track"),
     "Tune: its own notes on disk": ("tune_controller.py", "checkpoint"),
     "Tune: starting actors": ("tune_controller.py", "_maybe_add_actors"),
     "Tune: new trials": ("tune_controller.py", "_maybe_update_trial_queue"),
