@@ -90,8 +90,6 @@ def _misfit(augmentation: str, data: Dataset) -> str | None:
     wanted = schema.IN_COLOUR.get(augmentation, channels)
     if channels != wanted:
         return f"is for {wanted} channels, but the images of datasets.{data.name} have {channels}"
-    if data.kind == "folder" and crop is None:
-        return f"does not crop, but the photographs of datasets.{data.name} differ in size"
     if data.kind == "images" and crop is not None and crop > size:
         return f"crops {crop} x {crop} pixels, but the images of datasets.{data.name} have {size} x {size}"
     return None

@@ -123,7 +123,7 @@ def _heat_map(search: Search) -> Figure:
             axis.text(x, y, text, ha="center", va="center", fontsize=8, color=tone)
     if search.chosen.get(across) in columns and search.chosen.get(up) in rows:
         place = columns.index(search.chosen[across]), rows.index(search.chosen[up])
-        axis.plot(place[0], place[1] + 0.3, "x", color=CHOSEN, ms=9, mew=2.5, clip_on=False)
+        axis.plot(place[0] + 0.4, place[1] + 0.3, "x", color=CHOSEN, ms=9, mew=2.5, clip_on=False)
     return figure
 
 

@@ -152,12 +152,6 @@ IMPOSSIBLE = [
         "experiments.resnet18-imagenette.augmentation, 'imagenet-release', crops; write at least 224",
     ),
     (
-        f"{RESNET}/augmentation",
-        "none",
-        "experiments.resnet18-imagenette.augmentation: 'none' does not crop, but the photographs of "
-        "datasets.imagenette differ in size; take imagenet-paper or imagenet-release",
-    ),
-    (
         f"{LENET}/data",
         "notmnist",
         "experiments.lenet-mnist.data: 'notmnist' has no training images; name another one, or add "
