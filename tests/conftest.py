@@ -18,14 +18,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the pipeline that are in one file share a cluster or a study that took long to make: one worker each."""
-    for item in items:
-        if item.path.parent.name == "pipeline" and item.path.parent.parent.name == "tests":
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 @pytest.fixture(autouse=True)
 def same_start_for_every_test() -> Iterator[None]:
     """Seeds torch and clears what one test could hand to the next, so that order and worker do not matter."""
