@@ -170,7 +170,7 @@ def test_the_command_on_the_page_makes_the_same_campaign(given: list[str]) -> No
 def test_the_page_names_a_study_that_failed_a_check() -> None:
     hit = {"kind": "disk full", "stage": "train table", "victim": "disk", "ended_command": True, "recovered": 12.0}
     problems = {check: ["results/x.json: not JSON"] if check == "files" else [] for check in report.CHECKS}
-    study = {"mode": "driver", "hits": [hit], "misses": 2, "commands": 2, "seconds": 90.0, "sound": False}
+    study = {"mode": "driver", "hits": [hit], "commands": 2, "seconds": 90.0, "sound": False}
     document = {"command": "c", "machine": "m", "faults": 1, "minutes": 2.0, "undisturbed_seconds": 60.0}
     page = report.markdown({**document, "studies": [{**study, "problems": problems}]})
     assert "| disk full | 1 | 0 | 1 | 12 s, 12 s | train 1 |" in page
@@ -186,7 +186,7 @@ def test_the_page_tells_the_clients_that_were_killed_from_the_drivers() -> None:
         {"kind": "stage killed", "stage": "train table", "victim": victim, "ended_command": True, "recovered": None}
         for victim in ("driver", "client", "driver")
     ]
-    study = {"mode": "job", "hits": hits, "misses": 0, "commands": 4, "seconds": 90.0, "sound": True, "problems": {}}
+    study = {"mode": "job", "hits": hits, "commands": 4, "seconds": 90.0, "sound": True, "problems": {}}
     document = {"command": "c", "machine": "m", "faults": 3, "minutes": 2.0, "undisturbed_seconds": 60.0}
     assert "| stage killed (driver 2, client 1) | 3 |" in report.markdown({**document, "studies": [study]})
 

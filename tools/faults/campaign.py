@@ -26,7 +26,7 @@ from tools.ray_nodes import Nodes, NotStarted
 MEGABYTES = 256  # of the study's disk
 PATIENCE = 1800.0  # seconds for the undisturbed study; a few minutes on an idle machine
 STUCK = 600.0  # seconds without progress, though all is mended: the study does not end
-WITHIN = 0.25  # of the undisturbed study's time: the next fault comes at a random moment in it
+WITHIN = 0.25  # of the undisturbed study's time: the next fault waits for a random moment in it, then for a target
 GLANCE = 0.3  # seconds between two looks
 NODES = {
     "GLOO_SOCKET_IFNAME": room.CABLE,
@@ -59,7 +59,6 @@ class Disturbed:
 
     mode: str
     hits: list[Hit] = field(default_factory=list)
-    misses: int = 0
     commands: int = 0
     seconds: float = 0.0
     problems: dict[str, list[str]] = field(default_factory=dict)  # by check
@@ -131,13 +130,13 @@ class Campaign:
         while True:
             it.commands += 1
             started, command = time.time(), study.start(self.study, environment, self.log)
-            scene = Scene(self.nodes, self.network, server, self.disk, command)
+            scene, moment = Scene(self.nodes, self.network, server, self.disk, command), self._moment()
             try:
                 while command.poll() is None:
                     if self._is_stuck(it, started):
                         return f"no progress for {STUCK:.0f} s\n{self._said()}"
-                    if kinds and time.monotonic() < until:
-                        self._strike(it, kinds, scene)
+                    if kinds and moment <= time.monotonic() < until and self._strike(it, kinds, scene):
+                        moment = self._moment()
                     else:
                         time.sleep(GLANCE)
                     look_after(self.nodes)
@@ -151,17 +150,18 @@ class Campaign:
             it.hits[-1].ended_command = True
             say("the same command again")
 
-    def _strike(self, it: Disturbed, kinds: list[str], scene: Scene) -> None:
-        """At a random moment the first kind that has a target strikes, and is mended."""
-        self._pass(it, scene, self.rng.uniform(0, WITHIN * self.seconds))
+    def _moment(self) -> float:
+        return time.monotonic() + self.rng.uniform(0, WITHIN * self.seconds)
+
+    def _strike(self, it: Disturbed, kinds: list[str], scene: Scene) -> bool:
+        """The first kind that has a target strikes, and is mended; whether one had."""
         stage, now = scene.stage(), time.time()
         for kind in sorted(kinds, key=lambda kind: not FAULTS[kind].seldom):
             fault = FAULTS[kind]
             if fault.target(scene) and (victim := fault.strike(scene, self.rng)):
                 break
         else:
-            it.misses += 1
-            return
+            return False
         kinds.remove(kind)
         hit = Hit(kind, stage, now, victim)
         it.hits.append(hit)
@@ -169,6 +169,7 @@ class Campaign:
         self._pass(it, scene, self.rng.uniform(*fault.lasts))
         fault.mend(scene)
         hit.mended = time.time()
+        return True
 
     def _pass(self, it: Disturbed, scene: Scene, seconds: float) -> None:
         """Waits, but not for a command that has ended."""

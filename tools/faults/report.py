@@ -49,7 +49,7 @@ def markdown(document: dict[str, Any]) -> str:
         "and the faults are in `tools/faults`.",
         "",
         f"{len(hits)} of {document['faults']} faults hit, in {_count(studies)}, within {document['minutes']:.0f} "
-        f"minutes on {document['machine']}; {sum(study['misses'] for study in studies)} more found nothing to hit. "
+        f"minutes on {document['machine']}. "
         f"The undisturbed study took {document['undisturbed_seconds']:.0f} s. "
         + (f"**Studies that failed a check: {unsound}.**" if unsound else "Every study passed every check."),
         "",
