@@ -19,7 +19,8 @@ CELLS = {
     "table": {"experiment": "table", "data": "table", "method": "mnvi"},
     "images": {"experiment": "images", "data": "images", "method": "mnvi"},
 }
-# Enough runs for two chunks, and enough epochs that a chunk lasts for seconds. The last point of a grid is its best, so that ASHA ends no trial: that depends on time.
+# Enough runs for two chunks, and enough epochs that a chunk lasts for seconds. The last point of a grid is its best, so
+# that ASHA ends no trial: that depends on time.
 TABLE = {
     "kind": "regression",
     "data": "table",
