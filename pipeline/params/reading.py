@@ -10,7 +10,7 @@ from pipeline import files
 from pipeline.errors import StudyError
 from pipeline.params import consistency, schema
 from pipeline.params.cells import Cell
-from pipeline.params.checks import list_of, mapping, section, unknown
+from pipeline.params.checks import list_of, mapping, section, text, unknown
 from pipeline.params.settings import (
     ClassificationLimits,
     Dataset,
@@ -79,13 +79,13 @@ def parse(path: str | Path) -> Any:
 
 def read(raw: Any) -> Params:
     sections = dict.fromkeys(SECTIONS, mapping)
-    # Keys that start with "_" only hold anchors for the others.
+    # Keys that start with "_" only hold plain values and lists for the others to share.
     top = {key: value for key, value in mapping("the file", raw).items() if not str(key).startswith("_")}
     top = section("the file", top, sections, SECTIONS)
     study = _study(top["study"])
     resources = Resources(**section("resources", top["resources"], schema.RESOURCES, schema.RESOURCES))
     datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
-    top["experiments"] |= _like_others(datasets, top["experiments"])
+    top["experiments"] = _with_recipes(datasets, top["experiments"])
     for preset in schema.PRESETS:
         for name, value in top["experiments"].items():
             consistency.check_experiment(_experiment(name, value, preset), datasets)
@@ -127,9 +127,9 @@ def _dataset(name: str, raw: Any) -> Dataset:
     return dataset
 
 
-def _like_others(datasets: dict[str, Dataset], experiments: dict[str, Any]) -> dict[str, Any]:
-    """The experiments of data sets that name the recipe of another one."""
-    found = {}
+def _with_recipes(datasets: dict[str, Dataset], experiments: dict[str, Any]) -> dict[str, Any]:
+    """All experiments, those of data sets that name a recipe included, with what they take from their recipes."""
+    named = dict(experiments)
     for name, dataset in datasets.items():
         if dataset.recipe is None:
             continue
@@ -140,8 +140,25 @@ def _like_others(datasets: dict[str, Dataset], experiments: dict[str, Any]) -> d
             raise StudyError(
                 f"{path}: {dataset.recipe!r}, but there is an experiments.{name} as well; leave one of the two out"
             )
-        found[name] = {**mapping(f"experiments.{dataset.recipe}", experiments[dataset.recipe]), "data": name}
-    return found
+        named[name] = {"recipe": dataset.recipe, "data": name}
+    return {name: _whole(name, named) for name in named}
+
+
+def _whole(name: str, experiments: dict[str, Any], passed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The experiment, and below it the one that it names as its recipe."""
+    raw = dict(mapping(f"experiments.{name}", experiments[name]))
+    recipe = raw.pop("recipe", None)
+    if recipe is None:
+        return raw
+    path = f"experiments.{name}.recipe"
+    if text(path, recipe) not in experiments:
+        raise unknown(path, recipe, experiments, "in experiments")
+    if recipe in (*passed, name):
+        raise StudyError(f"{path}: {recipe!r} leads back to {name!r}; name an experiment that holds the values itself")
+    below = _whole(recipe, experiments, (*passed, name))
+    for owner, given in ((recipe, below), (name, raw)):
+        _check_methods(f"experiments.{owner}.methods", given.get("methods", {}))
+    return _overridden(below, raw)
 
 
 def _experiment(name: str, raw: Any, preset: str) -> Experiment:
@@ -173,12 +190,12 @@ def _check_methods(path: str, raw: Any) -> None:
         section(f"{path}.{name}", parts, schema.METHOD, ())
 
 
-def _overridden(raw: dict[str, Any], preset: dict[str, Any]) -> dict[str, Any]:
-    """A preset replaces keys of the recipe, and single hyperparameters of methods."""
-    merged = {**raw, **preset}
+def _overridden(raw: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """What stands above a recipe, a preset for instance, replaces keys of it, and single hyperparameters of methods."""
+    merged = {**raw, **above}
     if "methods" in raw:
         merged["methods"] = dict(raw["methods"])
-        for method, changes in preset.get("methods", {}).items():
+        for method, changes in above.get("methods", {}).items():
             before = raw["methods"].get(method, {})
             merged["methods"][method] = {
                 part: {**before.get(part, {}), **changes.get(part, {})} for part in {**before, **changes}

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """params.yaml with one key set to another value."""
-    raw = copy.deepcopy(RAW)  # keeps what anchors share
+    raw = copy.deepcopy(RAW)
     *parents, last = path.split("/")
     inner = raw
     for key in parents:
@@ -551,6 +552,60 @@ def test_small_numbers_that_dvc_writes_are_numbers(project, monkeypatch):
     assert read.experiments["boston"].learning_rate == 1e-4
     selecting.select("images", Path("params.yaml"), ["lenet-mnist-mnvi"], None)
     assert params.load().cell("lenet-mnist-mnvi").hyperparameters["kappa_over_n"] == 5e-8
+
+
+def sections(raw: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, value in raw.items():
+        if isinstance(value, dict):
+            yield f"{path}{key}", value
+            yield from sections(value, f"{path}{key}.")
+
+
+def test_no_section_is_shared_so_that_dvc_can_set_each_of_its_values():
+    paths: dict[int, list[str]] = {}
+    for path, section in sections({key: value for key, value in RAW.items() if not key.startswith("_")}):
+        paths.setdefault(id(section), []).append(path)
+    assert [shared for shared in paths.values() if len(shared) > 1] == []
+
+
+def test_dvc_sets_a_value_of_one_experiment_alone(project, monkeypatch):
+    monkeypatch.chdir(project)
+    variance = "methods.mnvi.hyperparameters.prior_variance"
+    apply_overrides("params.yaml", [f"experiments.wine.{variance}=5", "experiments.power.kappa={0:0.5}"])
+    before, after = reading.read(RAW).experiments, params.load().experiments
+    assert after["wine"].methods["mnvi"].hyperparameters == {"prior_variance": 5.0}
+    assert after["power"].kappa == {0: 0.5, 100: 0.1, 150: 1.0}
+    of_wine, of_power = {"wine", "wine-standard"}, {"power", "power-standard", "naval-standard", "protein-standard"}
+    assert {name for name in before if before[name] != after[name]} == of_wine | of_power
+
+
+def test_dvc_adds_a_value_to_an_experiment_that_has_a_recipe(project, monkeypatch):
+    monkeypatch.chdir(project)
+    apply_overrides("params.yaml", ["+experiments.wine-standard.methods.mnvi.hyperparameters.prior_variance=5"])
+    experiments = params.load().experiments
+    assert experiments["wine-standard"].methods["mnvi"].hyperparameters == {"prior_variance": 5.0}
+    assert experiments["wine-standard"].methods["mnvi"].grid == experiments["wine"].methods["mnvi"].grid
+    assert experiments["wine"].methods["mnvi"].hyperparameters == {"prior_variance": 10.0}
+
+
+def test_an_experiment_takes_from_its_recipe_what_it_does_not_say(project):
+    experiments = reading.read(RAW).experiments
+    protein, power = experiments["protein-standard"], experiments["power"]
+    assert (protein.hidden, protein.runs, protein.data) == (100, 1, "protein-standard")
+    assert (protein.epochs, protein.kappa, protein.methods) == (power.epochs, power.kappa, power.methods)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ("powr", r"experiments\.naval-standard\.recipe: 'powr' is not in experiments .*; did you mean power\?"),
+        ([], r"experiments\.naval-standard\.recipe: \[\] is not a text"),
+        ("naval-standard", r"experiments\.naval-standard\.recipe: 'naval-standard' leads back to 'naval-standard'"),
+    ],
+)
+def test_a_recipe_that_leads_nowhere_is_refused(recipe, message):
+    with pytest.raises(StudyError, match=message):
+        reading.read(changed("experiments/naval-standard/recipe", recipe))
 
 
 @pytest.mark.slow
