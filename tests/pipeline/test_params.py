@@ -66,6 +66,7 @@ MISTAKES = {
     f"{LENET}/data": ("boston", "experiments.lenet-mnist.data: 'boston' is not data for classification"),
     f"{LENET}/momentum": (0.9, "experiments.lenet-mnist.momentum: 0.9 is for sgd, not amsgrad"),
     f"{LENET}/stem": ("cifar", "is for resnet18, not lenet"),
+    "experiments/allcnn-cifar10/normalisation": (["cifar10"], "normalisation: ['cifar10'] is not one of those known"),
     f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),
     f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
