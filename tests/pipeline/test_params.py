@@ -364,6 +364,12 @@ def test_a_run_shows_recipe_hyperparameters_and_machines():
     assert "hidden" not in shown and "methods" not in shown
 
 
+def test_a_run_on_a_part_of_the_data_shows_that():
+    shown = cell("lenet-mnist-mnvi", changed("study/limits/classification/steps_per_epoch", 7)).parameters
+    cuts = {key: value for key, value in shown.items() if key.startswith("limits.")}
+    assert cuts == {"limits.train_examples": 5000, "limits.steps_per_epoch": 7}
+
+
 def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = cell("boston-mc_dropout")
