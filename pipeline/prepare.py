@@ -58,7 +58,10 @@ def _find(dataset: Dataset, missing_data: str) -> Found:
     except MissingData as error:
         if missing_data != "skip":
             raise
-        console.say(f"{error}\n{dataset.name}: skipped, as study.missing_data says")
+        console.say(
+            f"{error}\n{dataset.name}: skipped, as study.missing_data says. DVC does not look for it again by itself: "
+            f"once it is there, `dvc repro --force --single-item prepare@{dataset.name}`, then the same command"
+        )
         return Nothing(error)
 
 

@@ -47,6 +47,11 @@ def _start(folder: str, settings: dict[str, Any]) -> None:
             f"{folder}: Ray cannot start there ({error}); set RAY_TMPDIR to a folder that can be written and has a "
             "short path, such as /tmp"
         ) from error
+    except Exception as error:  # Ray has no kind of its own for a node that does not come up within half a minute
+        raise StudyError(
+            f"Ray did not start on this machine ({error}); wait until the machine is less busy, or free some memory, "
+            "and give the same command again"
+        ) from error
 
 
 def reread_environment() -> None:

@@ -59,10 +59,13 @@ class Cell:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What is trained and how, for a run to show: recipe and hyperparameters side by side, then the machines."""
+        """What is trained and how, for a run to show: recipe and hyperparameters side by side, cuts, the machines."""
         recipe = _without(asdict(self.experiment), {"name", "kind", "planned_epochs", "methods"})
         given = {key: value for key, value in recipe.items() if value is not None and value not in ((), {})}
-        return {**given, **self.hyperparameters, "preset": self.study.preset, "resources": self._how_it_computes()}
+        cuts = _without(asdict(self.limits), APPLIED | UNSEEN["train"])
+        shown = {f"limits.{key}": value for key, value in cuts.items() if value is not None}
+        how = {"preset": self.study.preset, "resources": self._how_it_computes()}
+        return {**given, **self.hyperparameters, **shown, **how}
 
     @property
     def data(self) -> Path:

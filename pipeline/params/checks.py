@@ -84,9 +84,9 @@ def matching(pattern: str, expected: str) -> Check:
 
 def one_of(known: Collection[str], what: str | None = None) -> Check:
     def check(path: str, value: Any) -> str:
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             raise unknown(path, value, known, what or "one of those known")
-        return str(value)
+        return value
 
     return check
 

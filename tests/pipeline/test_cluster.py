@@ -79,6 +79,15 @@ def test_a_folder_that_is_too_deep_for_rays_sockets_is_named(monkeypatch, tmp_pa
     assert not ray.is_initialized() and not list(deep.iterdir())
 
 
+def test_a_machine_that_is_too_busy_for_ray_is_told_without_a_traceback(monkeypatch):
+    def init(**_):
+        raise Exception("The current node timed out during startup.")  # as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(StudyError, match=r"Ray did not start .*timed out.* give the same command"), cluster.connected():
+        pytest.fail("started")
+
+
 def nodes(*addresses: str, alive: bool = True) -> list[dict[str, object]]:
     return [{"NodeID": address, "NodeManagerAddress": address, "Alive": alive} for address in addresses]
 

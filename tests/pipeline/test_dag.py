@@ -209,6 +209,16 @@ def test_one_run_with_another_parameter_shows_in_the_difference(project):
     assert re.search(rf"{re.escape(key)}\s*\|\s*\S+\s*\|\s*0.123", project.run("dvc", "params", "diff", "--md"))
 
 
+@pytest.mark.slow
+def test_metrics_of_an_earlier_run_can_be_compared(project):
+    project.reruns(stage := f"evaluate@{CELLS[1]}")
+    project.run("git", "add", "--all")
+    project.run("git", "commit", "--quiet", "--message", "before")
+    project.run("dvc", "exp", "run", "--name", "faster", "-S", "experiments.boston.learning_rate=0.234", stage)
+    known = json.loads(project.run("dvc", "metrics", "diff", "--all", "--json", "HEAD", "faster"))
+    assert known[f"results/evaluate/{CELLS[1]}/metrics.json"]["log_likelihood"]["new"] == -1.0
+
+
 def test_no_lock_is_committed_at_the_top_so_that_a_fresh_clone_runs_its_study():
     listed = subprocess.run(["git", "ls-files", "dvc.lock"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert listed.stdout == ""

@@ -67,6 +67,7 @@ MISTAKES = {
     f"{LENET}/data": ("boston", "experiments.lenet-mnist.data: 'boston' is not data for classification"),
     f"{LENET}/momentum": (0.9, "experiments.lenet-mnist.momentum: 0.9 is for sgd, not amsgrad"),
     f"{LENET}/stem": ("cifar", "is for resnet18, not lenet"),
+    "experiments/allcnn-cifar10/normalisation": (["cifar10"], "normalisation: ['cifar10'] is not one of those known"),
     f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),
     f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
@@ -362,6 +363,12 @@ def test_a_run_shows_recipe_hyperparameters_and_machines():
     assert shown.items() >= {"batch_size": 8, "kappa_over_n": 2e-7, "preset": "release", "weight_decay": 0.0}.items()
     assert shown["resources"]["precision"] == "float32"
     assert "hidden" not in shown and "methods" not in shown
+
+
+def test_a_run_on_a_part_of_the_data_shows_that():
+    shown = cell("lenet-mnist-mnvi", changed("study/limits/classification/steps_per_epoch", 7)).parameters
+    cuts = {key: value for key, value in shown.items() if key.startswith("limits.")}
+    assert cuts == {"limits.train_examples": 5000, "limits.steps_per_epoch": 7}
 
 
 def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, monkeypatch):

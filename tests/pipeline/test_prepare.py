@@ -77,13 +77,16 @@ def test_an_error_is_one_message_without_a_traceback(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_missing_data_stop_or_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_stop_or_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     absent = table("own", tmp_path / "absent.csv")
     with pytest.raises(MissingData):
         prepare(absent, "stop")
     assert not Path("data").exists()
     prepare(absent, "skip")
+    assert "`dvc repro --force --single-item prepare@" in capsys.readouterr().err
     reason = missing("data/own")
     assert reason is not None and "absent.csv" in reason
     with pytest.raises(StudyError, match=r"data/own: the data set is missing: .*absent\.csv"):
