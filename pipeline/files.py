@@ -22,7 +22,14 @@ from pipeline.errors import StudyError
 
 
 class _Loader(yaml.SafeLoader):
-    pass
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for index, key in enumerate(keys):
+            if key in keys[:index]:
+                where = node.value[index][0].start_mark
+                raise yaml.composer.ComposerError(None, None, f"the key {key!r} stands twice in one section", where)
+        return node
 
 
 class _Dumper(yaml.SafeDumper):

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline.console import say
 from pipeline.errors import StudyError
 
+ATTEMPTS = 3  # at starting Ray, which gives up early on a busy machine
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
@@ -37,7 +39,7 @@ def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)  # what a dying process adds meanwhile may stay
 
 
-def _start(folder: str, settings: dict[str, Any]) -> None:
+def _start(folder: str, settings: dict[str, Any], attempts: int = ATTEMPTS) -> None:
     import ray
 
     try:
@@ -48,6 +50,10 @@ def _start(folder: str, settings: dict[str, Any]) -> None:
             "short path, such as /tmp"
         ) from error
     except Exception as error:  # Ray has no kind of its own for a node that does not come up within half a minute
+        ray.shutdown()
+        if attempts > 1:
+            say(f"Ray did not start ({error}); once more")
+            return _start(folder, settings, attempts - 1)
         raise StudyError(
             f"Ray did not start on this machine ({error}); wait until the machine is less busy, or free some memory, "
             "and give the same command again"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,12 @@ def _check(job: Job, task: Any) -> None:
     workers.raise_why_stopped(job.state)
 
 
-def _tracked(job: Job, parent: tracking.Run) -> Any:
-    return tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=_kept_here(job, parent))
+@contextmanager
+def _tracked(job: Job, parent: tracking.Run) -> Iterator[tracking.Run]:
+    state = _kept_here(job, parent)
+    with tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=state) as run:
+        run.params({**job.cell.hyperparameters, "seed": job.seed})
+        yield run
 
 
 def _track(history: list[Epoch], run: tracking.Run) -> None:
@@ -148,7 +153,7 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
 
 def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
     done = _kept_here(job, parent) / "model-logged.json"  # may be of a training with other settings
-    if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job):
+    if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job, parent):
         return
     net = jobs.objective(job).net.eval()
     net.load_state_dict(position["best_weights"])
@@ -157,8 +162,9 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
         _track(position["history"], child)
         inputs = augmentation.in_pixels(str(job.cell.experiment.normalisation))
         tracking.model(child, net, job.cell, jobs.example(job), inputs=inputs, objective=score, step=epoch)
-    files.write_json(done, _mark(job))
+    files.write_json(done, _mark(job, parent))
 
 
-def _mark(job: Job) -> dict[str, str]:
-    return {"fingerprint": job.fingerprint}
+def _mark(job: Job, parent: tracking.Run) -> dict[str, Any]:
+    """Of a model that is logged: a later run of the stage, with more seeds for instance, shows all of its models."""
+    return {"fingerprint": job.fingerprint, "instance": parent.instance}

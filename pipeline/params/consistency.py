@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pipeline.errors import StudyError
 from pipeline.params import pictures, schema
 from pipeline.params.checks import unknown
@@ -29,7 +31,7 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
     path = f"experiments.{experiment.name}"
     _check_data(path, experiment, datasets)
     if experiment.momentum and experiment.optimizer != "sgd":
-        raise StudyError(f"{path}.momentum: {experiment.momentum} is for sgd, not {experiment.optimizer}; leave it out")
+        raise _only_for_sgd(path, experiment.momentum, experiment)
     if experiment.nesterov and not experiment.momentum:
         raise StudyError(f"{path}.nesterov: true needs momentum, which is 0; set momentum: 0.9 or nesterov: false")
     if experiment.network == "resnet18" and experiment.stem is None:
@@ -43,6 +45,8 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
     if experiment.kind == "classification":
         pictures.check_experiment(experiment, datasets[experiment.data])
     for name, method in experiment.methods.items():
+        if (momentum := method.hyperparameters.get("momentum")) and experiment.optimizer != "sgd":
+            raise _only_for_sgd(f"{path}.methods.{name}.hyperparameters", momentum, experiment)
         for key, fallback in _needed(experiment.kind, name).items():
             if key not in method.hyperparameters:
                 raise StudyError(
@@ -50,8 +54,14 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
                     f"{key}: {fallback}"
                 )
         for key, values in method.grid.items():
+            if key == "momentum" and experiment.optimizer != "sgd":
+                raise _only_for_sgd(f"{path}.methods.{name}.grid", values, experiment)
             if not values:
                 raise StudyError(f"{path}.methods.{name}.grid.{key}: is empty; list some values or leave the key out")
+
+
+def _only_for_sgd(path: str, value: Any, experiment: Experiment) -> StudyError:
+    return StudyError(f"{path}.momentum: {value} is for sgd, not {experiment.optimizer}; leave it out")
 
 
 def _needed(kind: str, method: str) -> dict[str, str]:
@@ -134,6 +144,23 @@ def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
     absent = [name for name in study.search if name not in study.cells]
     used = [experiments[cell["experiment"]] for cell in study.cells.values()]
     unused = [name for name in study.data if not any(name in (given.data, *given.ood) for given in used)]
-    return [f"study.search: {name} is not in study.cells, so it is not searched" for name in absent] + [
-        f"study.data: {name} is prepared, but no cell uses it" for name in unused
+    return [
+        *(f"study.search: {name} is not in study.cells, so it is not searched" for name in absent),
+        *(f"study.data: {name} is prepared, but no cell uses it" for name in unused),
+        *(note for name in dict.fromkeys(one.name for one in used) for note in _never_reached(experiments[name])),
+    ]
+
+
+def _never_reached(experiment: Experiment) -> list[str]:
+    """Steps of a schedule that training ends before."""
+    kind, epochs = experiment.kind, experiment.epochs
+    late = {
+        "milestones": [epoch for epoch in experiment.milestones if epoch >= epochs],
+        "kappa": [epoch for epoch in experiment.kappa if epoch >= epochs],
+    }
+    return [
+        f"experiments.{experiment.name}.{key}: {', '.join(map(str, steps))} is never reached in {epochs} epochs; "
+        f"study.limits.{kind}.epochs shortens the whole schedule"
+        for key, steps in late.items()
+        if steps
     ]

@@ -71,6 +71,8 @@ def folder(path: str, value: Any) -> Path:
         raise checks.fail(path, value, "a folder inside the project", "write a relative path such as results/mine")
     if given.parts[0] in TAKEN or any(part.startswith(".") for part in given.parts):
         raise checks.fail(path, value, "a folder of results alone", "write another one, such as results/mine")
+    if any(part.is_file() for part in (given, *given.parents)):
+        raise checks.fail(path, value, "a folder, as there is a file of that name", "write another one")
     return given
 
 

@@ -54,6 +54,11 @@ class Run:
         """None as long as the store has never answered."""
         return identity.read(self.state).id
 
+    @property
+    def instance(self) -> float:
+        """Tells this run and its children from earlier and later ones of the same stage."""
+        return identity.read(self.state).instance
+
     def params(self, values: Mapping[str, Any]) -> None:
         """Settings, nested ones as `outer.inner`."""
         flat = {_key(key): _value(value) for key, value in _flatten(values)}

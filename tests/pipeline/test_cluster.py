@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from pipeline import cluster, console
+from pipeline import cluster, console, private_ray
 from pipeline.errors import StudyError
 from pipeline.storage import Remote
 
@@ -80,12 +80,32 @@ def test_a_folder_that_is_too_deep_for_rays_sockets_is_named(monkeypatch, tmp_pa
 
 
 def test_a_machine_that_is_too_busy_for_ray_is_told_without_a_traceback(monkeypatch):
+    tried = []
+
     def init(**_):
+        tried.append(len(tried))
         raise Exception("The current node timed out during startup.")  # as Ray does
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(StudyError, match=r"Ray did not start .*timed out.* give the same command"), cluster.connected():
         pytest.fail("started")
+    assert len(tried) == private_ray.ATTEMPTS
+
+
+@pytest.mark.slow
+def test_ray_that_does_not_come_up_at_once_is_started_again(monkeypatch, capfd):
+    tried, start = [], ray.init
+
+    def init(**settings):
+        tried.append(len(tried))
+        if len(tried) == 1:
+            raise Exception("The current node timed out during startup.")
+        return start(**settings)
+
+    monkeypatch.setattr(ray, "init", init)
+    with cluster.connected():
+        assert ray.is_initialized()
+    assert "Ray did not start (The current node timed out during startup.); once more" in capfd.readouterr().err
 
 
 def nodes(*addresses: str, alive: bool = True) -> list[dict[str, object]]:

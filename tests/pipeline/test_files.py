@@ -92,6 +92,19 @@ def test_yaml_is_read_as_it_was_written(tmp_path: Path, value: object) -> None:
     assert files.read_yaml(tmp_path / "it.yaml", "a test") == {"key": value}
 
 
+@pytest.mark.parametrize(
+    "text", ["{a: 1, b: 2, a: 3}", "a:\n  b: 1\n  b: 2\n", "x: &x {a: 1}\ny: {<<: *x, a: 2, a: 3}"]
+)
+def test_a_key_that_stands_twice_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"the key '[ab]' stands twice in one section\s+in .*, line \d"):
+        files.parse_yaml(text)
+
+
+def test_a_key_may_replace_one_that_is_merged_in() -> None:
+    text = "x: &x {a: 1}\ny: &y {<<: *x, a: 2}\nz: {<<: *y, a: 3}\n"
+    assert files.parse_yaml(text) == {"x": {"a": 1}, "y": {"a": 2}, "z": {"a": 3}}
+
+
 def test_yaml_makes_nothing_but_plain_data() -> None:
     with pytest.raises(ValueError, match="could not determine a constructor"):
         files.parse_yaml("!!python/object/apply:os.getcwd []")

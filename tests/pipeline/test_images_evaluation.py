@@ -165,6 +165,12 @@ def test_other_weights_get_a_run_of_their_own_though_dvc_has_noted_nothing() -> 
     assert [run.data.metrics["nll"] for run in runs("lenet-mnist")] == found
 
 
+def test_a_run_shows_the_settings_of_what_it_tests() -> None:
+    evaluation.run(trained("mc_dropout", seeds=1))
+    (run,) = runs("lenet-mnist")
+    assert run.data.params.items() >= {"seeds": "1", "dropout": "0.1", "optimizer": "amsgrad"}.items()
+
+
 def test_a_run_names_all_images_it_was_tested_on() -> None:
     evaluation.run(trained("deterministic", seeds=1))
     (run,) = runs("lenet-mnist")

@@ -98,6 +98,15 @@ def test_every_seed_is_trained_once_tracked_and_written() -> None:
     assert all(torch.equal(again[name], value) for name, value in written[1].items())
     trained = [path.stat().st_mtime for path in cell.state("train").glob("seed-*/checkpoint-*.pt")]
     assert trained and max(trained) < time.time() - (time.monotonic() - before)
+    assert children_of("train deterministic") == [["0", "1"], ["0", "1"]]  # of the first run and of this one
+
+
+def children_of(name: str) -> list[list[str]]:
+    """The seeds that the children of each run of this name show as their parameter."""
+    found = runs("lenet-mnist")
+    parents = [run.info.run_id for run in found if run.info.run_name == name]
+    seeds = [(run.data.tags.get("mlflow.parentRunId"), run.data.params.get("seed", "")) for run in found]
+    return [sorted(seed for parent, seed in seeds if parent == one) for one in parents]
 
 
 def node(cpus: float, gpus: float = 0.0, alive: bool = True) -> dict[str, Any]:

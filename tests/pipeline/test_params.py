@@ -66,6 +66,11 @@ MISTAKES = {
     f"{BOSTON}/presets": ({"paper": {"epoch": 1}}, "experiments.boston.presets.paper.epoch: 'epoch' is not a key"),
     f"{LENET}/data": ("boston", "experiments.lenet-mnist.data: 'boston' is not data for classification"),
     f"{LENET}/momentum": (0.9, "experiments.lenet-mnist.momentum: 0.9 is for sgd, not amsgrad"),
+    f"{LENET}/methods/mnvi/hyperparameters/momentum": (
+        0.9,
+        "mnvi.hyperparameters.momentum: 0.9 is for sgd, not amsgrad",
+    ),
+    f"{LENET}/methods/mnvi/grid/momentum": ([0.5, 0.9], "mnvi.grid.momentum: [0.5, 0.9] is for sgd, not amsgrad"),
     f"{LENET}/stem": ("cifar", "is for resnet18, not lenet"),
     "experiments/allcnn-cifar10/normalisation": (["cifar10"], "normalisation: ['cifar10'] is not one of those known"),
     f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),
@@ -315,6 +320,20 @@ def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
     assert consistency.notes(read.study, read.experiments) == [
         "study.search: boston-mfvi is not in study.cells, so it is not searched"
     ]
+
+
+def test_steps_of_a_schedule_that_are_never_reached_are_noted():
+    read = reading.read(changed("experiments/boston/epochs", 120))
+    never = "150 is never reached in 120 epochs; study.limits.regression.epochs shortens the whole schedule"
+    found = consistency.notes(read.study, read.experiments)
+    assert found == [f"experiments.boston.{key}: {never}" for key in ("milestones", "kappa")]
+
+
+def test_results_in_place_of_a_file_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes").write_text("")
+    with pytest.raises(StudyError, match=r"study\.results: 'notes/mine' is not a folder, as there is a file"):
+        reading.read(changed("study/results", "notes/mine"))
 
 
 def test_a_search_of_a_cell_that_there_is_not_is_a_mistake():

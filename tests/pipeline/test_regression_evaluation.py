@@ -115,6 +115,7 @@ def test_a_run_names_the_table_it_was_tested_on():
     (run,) = runs("tiny")[before:]
     (data,) = run.inputs.dataset_inputs
     assert data.dataset.name == "tiny" and data.tags[0].value == "test"
+    assert run.data.params.items() >= {"optimizer": "sgd", "runs": "2", "folds": "2"}.items()
 
 
 def test_one_run_has_no_deviation():
