@@ -61,7 +61,7 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
                 run = end.enter_context(_tracked(job, parent))
                 running[fit.remote(job, per_seed)] = job, end, run
             ended, _ = ray.wait(list(running), timeout=pause)
-            shortage.look(len(running) * workers.fewest(cell, per_seed))
+            shortage.look(len(running), per_seed)
             for job, _, run in running.values():
                 history = workers.history(job)
                 _track(history[told[job.seed] :], run)

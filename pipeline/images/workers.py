@@ -89,27 +89,36 @@ def fewest(cell: Cell, asked: int) -> int:
 
 
 class Shortage:
-    """Says once that trainings wait for a lost node, and once that they do not any more."""
+    """Says once what a lost node means for the trainings under way, and once that it is not missed any more."""
 
     def __init__(self, cell: Cell) -> None:
-        self.cell, self.waits = cell, False
+        self.cell, self.known = cell, "enough"
 
-    def look(self, needed: int) -> None:
+    def look(self, trainings: int, workers: int) -> None:
+        """At the nodes there are for so many trainings, each of so many workers."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        room = _room(nodes, per_worker(self.cell))
-        if (room < needed) == self.waits:
-            return
-        self.waits = room < needed
-        if self.waits:
-            say(
-                f"{self.cell.name}: a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes "
-                "that are left, so training waits for another node. With resources.allow_fewer_workers: true the same "
-                "command goes on with fewer"
-            )
+        room, needed = _room(nodes, per_worker(self.cell)), trainings * workers
+        if room >= needed:
+            found = "enough"
         else:
-            say(f"{self.cell.name}: there is room for {needed} workers again, so training goes on")
+            found = "fewer" if room >= trainings * fewest(self.cell, workers) else "too few"
+        if found == self.known:
+            return
+        self.known, name = found, self.cell.name
+        lost = f"a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that are left"
+        if found == "enough":
+            say(f"{name}: there is room for {needed} workers again, so training goes on with all of them")
+        elif found == "fewer":
+            say(f"{name}: {lost}, so training goes on with {room} from the last checkpoint, on the same global batches")
+        elif self.cell.resources.allow_fewer_workers:
+            say(f"{name}: {lost}, so training waits for another node")
+        else:
+            say(
+                f"{name}: {lost}, so training waits for another node. With resources.allow_fewer_workers: true the "
+                "same command goes on with fewer"
+            )
 
 
 def _room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:

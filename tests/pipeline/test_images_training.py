@@ -171,20 +171,32 @@ def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pyte
     assert [history(run.info.run_id, "loss") for run in seeds] == expected
 
 
-@pytest.mark.parametrize(("fewer", "said"), [(False, 2), (True, 0)])
-def test_workers_that_wait_for_a_lost_node_are_said_once_and_their_return_too(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fewer: bool, said: int
+ALLOWED = "resources.allow_fewer_workers: true"
+
+
+@pytest.mark.parametrize(
+    ("fewer", "others", "consequence"),
+    [
+        (
+            False,
+            1,
+            "waits for another node. With resources.allow_fewer_workers: true the same command goes on with fewer",
+        ),
+        (True, 1, "goes on with 1 from the last checkpoint, on the same global batches"),
+        (True, 0, "waits for another node"),  # what is allowed already is not advised
+    ],
+)
+def test_what_a_lost_node_means_is_said_once_and_its_return_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fewer: bool, others: int, consequence: str
 ) -> None:
     cell = make_cell(resources={"workers": 2, "cpus_per_worker": 2, "allow_fewer_workers": fewer})
-    shortage, needed = workers.Shortage(cell), workers.fewest(cell, 2)
+    shortage = workers.Shortage(cell)
     for alive in (True, True, False, False, True, True):
-        monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(3), node(2, alive=alive)])
-        shortage.look(needed)
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == said
-    if said:
-        assert "lenet: a node is lost; 2 workers are needed, 1 fit on the 1 nodes that are left" in lines[0]
-        assert lines[1] == "lenet: there is room for 2 workers again, so training goes on"
+        monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(2 * others + 1), node(4, alive=alive)])
+        shortage.look(trainings=1, workers=2)
+    lost = f"lenet: a node is lost; 2 workers are needed, {others} fit on the 1 nodes that are left, so training "
+    back = "lenet: there is room for 2 workers again, so training goes on with all of them"
+    assert capfd.readouterr().err.splitlines() == [lost + consequence, back]
 
 
 @pytest.mark.slow

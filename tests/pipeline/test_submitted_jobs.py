@@ -12,14 +12,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 import tiny_study
 import yaml
-from image_study import make_cell, write_best
+from commands import workers_of
+from image_study import make_cell, make_job, write_best
 from s3_server import s3_server
 
+from pipeline.images import loop
+from pipeline.images.group import Group
+from pipeline.params import Cell
 from tools import ray_nodes
 from tools.ray_nodes import Nodes
 
@@ -27,6 +32,14 @@ ROOT = Path(__file__).parents[2]
 # A server of MLflow that is away: what would be told to it is kept, and nobody waits.
 AWAY = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "MNVI_TRACKING_WAIT": "0"}
 PATIENCE = 900.0  # seconds for one command: the machine may be busy
+# Ray notices a lost node sooner than in its default quarter of a minute, and waits less for places that went with it.
+HASTY = {
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "5",
+    "RAY_worker_niceness": "0",  # workers get as much of a loaded machine as what waits for them
+}
 MNVI = {"mnvi": {"hyperparameters": {"kappa_over_n": 1.0e-6, "prior_variance": 1.0e-3}}}
 
 
@@ -51,6 +64,20 @@ def nodes(s3: tuple[str, dict[str, str]]) -> Iterator[Nodes]:
     # Keys are for the nodes to have; a job is not given them.
     with ray_nodes.cluster(variables=s3[1]) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Nodes]:
+    with ray_nodes.cluster(variables=HASTY) as found:
+        yield found
+
+
+@pytest.fixture
+def losable(hasty: Nodes) -> Nodes:
+    """A cluster whose second node a test may kill."""
+    if hasty.started[1].poll() is not None:
+        hasty.start(1)
+    return hasty
 
 
 class Remotely:
@@ -120,6 +147,17 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def line_with(words: str, process: subprocess.Popen[str]) -> str:
+    """The next line with these words that it says."""
+    assert process.stderr is not None
+    too_late = Timer(PATIENCE, process.kill)
+    too_late.start()
+    try:
+        return next(line for line in iter(process.stderr.readline, "") if words in line)
+    finally:
+        too_late.cancel()
 
 
 @pytest.mark.slow
@@ -228,6 +266,70 @@ def test_a_cluster_with_another_token_is_named(nodes: Nodes, study: Path) -> Non
     assert status == 1
     assert f"RAY_ADDRESS={nodes.http}: the cluster does not let us in; set RAY_AUTH_TOKEN" in said
     assert "0" * 64 not in said
+
+
+LONG = 200  # epochs, so that a node is lost amid them
+
+
+def long_training(fewer: bool) -> Cell:
+    """On two workers; without noise, which is every worker's own, and with SGD, as Adam makes much of rounding."""
+    plain = {"optimizer": "sgd", "learning_rate": 1e-4, "momentum": 0.9, "clip": None, "milestones": []}
+    cell = make_cell(
+        "deterministic",
+        experiment={**plain, "epochs": LONG, "seeds": 1},
+        resources={"workers": 2, "allow_fewer_workers": fewer},
+        limits={"seeds": None},
+    )
+    write_best(cell)
+    return cell
+
+
+def lose_a_node(remotely: Remotely, nodes: Nodes, cell: Cell, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """As soon as workers on both have come to a checkpoint. The epochs until then."""
+    history = remotely.storage / cell.state("train") / "seed-0" / "history.json"
+    until(lambda: history.exists() and bool(workers_of(nodes.started[1].pid, "RayTrainWorker")), process)
+    epochs: list[dict[str, Any]] = json.loads(history.read_text())
+    nodes.kill(1)
+    return epochs
+
+
+def assert_trained_as_by_one(cell: Cell, before: list[dict[str, Any]]) -> None:
+    """Every epoch once, on the same global batches, and those before the loss not again."""
+    history = json.loads((cell.model / "seed-0" / "history.json").read_text())
+    assert [epoch["epoch"] for epoch in history] == list(range(1, LONG + 1))
+    assert 0 < len(before) < LONG and history[: len(before)] == before, "it began anew"  # which takes another time
+    alone = loop.run(make_job(cell, "alone"), Group()).history
+    for figure in ("loss", "validation_nll"):
+        expected = pytest.approx([epoch[figure] for epoch in alone], rel=1e-4)  # sums in another order
+        assert [epoch[figure] for epoch in history] == expected, figure
+
+
+@pytest.mark.slow
+def test_training_goes_on_with_fewer_workers_when_a_node_is_lost(losable: Nodes, study: Path) -> None:
+    cell = long_training(fewer=True)
+    remotely = Remotely(losable, study)
+    process = remotely.start("train")
+    before = lose_a_node(remotely, losable, cell, process)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    assert said.count("so training goes on with 1 from the last checkpoint, on the same global batches") == 1, said
+    assert_trained_as_by_one(cell, before)
+
+
+@pytest.mark.slow
+def test_training_that_may_not_go_on_with_fewer_workers_waits_for_a_node(losable: Nodes, study: Path) -> None:
+    cell = long_training(fewer=False)
+    remotely = Remotely(losable, study)
+    process = remotely.start("train")
+    before = lose_a_node(remotely, losable, cell, process)
+    said = line_with("a node is lost", process)
+    assert "waits for another node. With resources.allow_fewer_workers: true the same command goes on" in said
+    losable.start(1)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    assert "a node is lost" not in said, "it was said twice"
+    assert said.count("there is room for 2 workers again, so training goes on") == 1, said
+    assert_trained_as_by_one(cell, before)
 
 
 EPOCHS = 100  # so many that trials are under way on both nodes at a time
