@@ -109,7 +109,7 @@ class Shortage:
         self.known, name = found, self.cell.name
         lost = f"a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that are left"
         if found == "enough":
-            say(f"{name}: there is room for {needed} workers again, so training goes on with all of them")
+            say(f"{name}: there is room for {needed} workers again, so training goes on")
         elif found == "fewer":
             say(f"{name}: {lost}, so training goes on with {room} from the last checkpoint, on the same global batches")
         elif self.cell.resources.allow_fewer_workers:
