@@ -152,8 +152,10 @@ def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
 
 
 def _never_reached(experiment: Experiment) -> list[str]:
-    """Steps of a schedule that training ends before."""
+    """Steps of a schedule that training ends before; of one that limits shorten, all come as early as they can."""
     kind, epochs = experiment.kind, experiment.epochs
+    if epochs != experiment.planned_epochs:
+        return []
     late = {
         "milestones": [epoch for epoch in experiment.milestones if epoch >= epochs],
         "kappa": [epoch for epoch in experiment.kappa if epoch >= epochs],
