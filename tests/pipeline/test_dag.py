@@ -112,11 +112,12 @@ class Project:
             if hashlib.md5(path.read_bytes()).hexdigest() != path.parent.name + path.name.removesuffix(".dir")
         ]
 
-    def change(self, before: str, after: str) -> None:
+    def change(self, before: str, after: str, below: str = "") -> None:
+        """Where the text stands for the first time below another one; without that it has to stand there once."""
         path = self.folder / "params.yaml"
-        text = path.read_text()
-        assert text.count(before) == 1, before
-        path.write_text(text.replace(before, after))
+        above, heading, text = path.read_text().partition(below) if below else ("", "", path.read_text())
+        assert text.count(before) == 1 or (heading and before in text), before
+        path.write_text(above + heading + text.replace(before, after, 1))
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +137,7 @@ def test_a_change_reruns_what_depends_on_it_and_nothing_else(project):
     assert project.reruns() == set()
 
     # A method's own hyperparameter: only its cell.
-    project.change(
-        "hyperparameters: {dropout: 0.05, num_samples: 64}", "hyperparameters: {dropout: 0.07, num_samples: 64}"
-    )
+    project.change("dropout: 0.05", "dropout: 0.07", below="  boston:  ")
     found = project.reruns()
     assert found >= of_cells("tune train evaluate", "boston-mc_dropout")
     assert not found & of_cells("tune train evaluate", "boston-mnvi", "lenet-mnist-mnvi")
