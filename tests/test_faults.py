@@ -191,6 +191,14 @@ def test_the_page_tells_the_clients_that_were_killed_from_the_drivers() -> None:
     assert "| stage killed (driver 2, client 1) | 3 |" in report.markdown({**document, "studies": [study]})
 
 
+def test_the_recorded_campaign_is_whole_and_its_page_is_made_from_it() -> None:
+    recorded = json.loads(report.RESULTS.read_text())
+    hits = [hit["kind"] for study in recorded["studies"] for hit in study["hits"]]
+    assert len(hits) == recorded["faults"] >= 50 and set(hits) == set(FAULTS)
+    assert all(study["sound"] for study in recorded["studies"])
+    assert report.PAGE.read_text() == report.markdown(recorded)
+
+
 def scene(stage: str = "train table", ended: int | None = None) -> Scene:
     found = Scene(Mock(), Mock(), Mock(), Path("disk"), Mock(poll=lambda: ended))
     found.stage = lambda: stage  # type: ignore[method-assign]
