@@ -29,3 +29,12 @@ def test_the_readme_tells_how_long_mnvi_s_row_took():
     assert len(cells) == 7 and seconds <= 15 * 60
     told = f"MNVI's row, 1,400 networks, was trained in {seconds / 60:.1f} minutes"
     assert told in (PROJECT / "README.md").read_text()
+
+
+def test_the_loss_of_the_networks_that_were_not_trained_to_the_end_fell():
+    cells = sorted((PROJECT / "recorded/bounded/evaluate").iterdir())
+    assert len(cells) == 6
+    for cell in cells:
+        history = json.loads((PROJECT / "recorded/bounded/models" / cell.name / "seed-0/history.json").read_text())
+        first, last = history[0]["loss"], history[-1]["loss"]
+        assert last < first, cell.name
