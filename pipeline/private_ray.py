@@ -11,8 +11,10 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import psutil
 
 from pipeline.console import say
 from pipeline.errors import StudyError
@@ -30,7 +32,7 @@ def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
     try:
         with _own_token():
             try:
-                _start(f"{folder}/ray", settings)  # one level down: Ray opens what it is given to everybody
+                _start(folder, settings)
                 yield
             finally:
                 ray.shutdown()
@@ -39,25 +41,39 @@ def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)  # what a dying process adds meanwhile may stay
 
 
-def _start(folder: str, settings: dict[str, Any], attempts: int = ATTEMPTS) -> None:
+def _start(above: str, settings: dict[str, Any]) -> None:
+    """In a folder below, as Ray opens what it is given to everybody."""
     import ray
 
-    try:
-        ray.init(address="local", include_dashboard=False, _temp_dir=folder, **settings)
-    except OSError as error:
-        raise StudyError(
-            f"{folder}: Ray cannot start there ({error}); set RAY_TMPDIR to a folder that can be written and has a "
-            "short path, such as /tmp"
-        ) from error
-    except Exception as error:  # Ray has no kind of its own for a node that does not come up within half a minute
-        ray.shutdown()
-        if attempts > 1:
+    for attempt in range(1, ATTEMPTS + 1):
+        folder = f"{above}/{attempt}"
+        try:
+            ray.init(address="local", include_dashboard=False, _temp_dir=folder, **settings)
+            return
+        except OSError as error:
+            raise StudyError(
+                f"{folder}: Ray cannot start there ({error}); set RAY_TMPDIR to a folder that can be written and has a "
+                "short path, such as /tmp"
+            ) from error
+        except Exception as error:  # Ray has no kind of its own for a node that does not come up within half a minute
+            _end_what_started(folder)
+            if attempt == ATTEMPTS:
+                raise StudyError(
+                    f"Ray did not start on this machine ({error}); wait until the machine is less busy, or free some "
+                    "memory, and give the same command again"
+                ) from error
             say(f"Ray did not start ({error}); once more")
-            return _start(folder, settings, attempts - 1)
-        raise StudyError(
-            f"Ray did not start on this machine ({error}); wait until the machine is less busy, or free some memory, "
-            "and give the same command again"
-        ) from error
+
+
+def _end_what_started(folder: str) -> None:
+    """Ray itself forgets the processes of a node that did not come up, which would compete with the next attempt."""
+    import ray
+
+    ray.shutdown()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any(folder in argument for argument in process.cmdline()):
+                process.kill()
 
 
 def reread_environment() -> None:

@@ -18,9 +18,6 @@ EVERY = 10.0  # seconds
 @contextmanager
 def measuring(run: Run, started: float) -> Iterator[None]:
     """Measures in the background. Through the journal, not by MLflow's own thread, which gives up with the server."""
-    if importlib.util.find_spec("psutil") is None:
-        yield
-        return
     stop = threading.Event()
     thread = threading.Thread(target=_measure, args=(run, started, stop), name="system metrics", daemon=True)
     thread.start()

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -93,18 +94,19 @@ def test_a_machine_that_is_too_busy_for_ray_is_told_without_a_traceback(monkeypa
 
 
 @pytest.mark.slow
-def test_ray_that_does_not_come_up_at_once_is_started_again(monkeypatch, capfd):
-    tried, start = [], ray.init
+def test_ray_that_does_not_come_up_at_once_is_started_again_without_what_it_left(monkeypatch, capfd):
+    left, start = [], ray.init
 
-    def init(**settings):
-        tried.append(len(tried))
-        if len(tried) == 1:
-            raise Exception("The current node timed out during startup.")
-        return start(**settings)
+    def init(_temp_dir, **settings):
+        if left:
+            return start(_temp_dir=_temp_dir, **settings)
+        left.append(subprocess.Popen(["sh", "-c", "sleep 600", f"--session-dir={_temp_dir}/session"]))
+        raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr(ray, "init", init)
     with cluster.connected():
         assert ray.is_initialized()
+        assert left[0].wait(10) == -signal.SIGKILL
     assert "Ray did not start (The current node timed out during startup.); once more" in capfd.readouterr().err
 
 
