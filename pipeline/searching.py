@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -45,7 +46,7 @@ def short(cell: Cell) -> Cell:
 
 def parameters(cell: Cell) -> dict[str, Any]:
     """What a search's run shows: how its trials train, and the points it has to choose from."""
-    return {**short(cell).parameters, "grid": cell.grid, "searcher": cell.study.searcher}
+    return {**short(cell).parameters("tune"), "grid": cell.grid, "searcher": cell.study.searcher}
 
 
 def leave_unsearched(cell: Cell) -> None:
@@ -69,7 +70,7 @@ def conclude(cell: Cell, trials: Sequence[Trial], tracked: tracking.Run, metric:
 
 
 def track(cell: Cell, trial: Trial, figures: Iterable[tuple[int, Mapping[str, float]]], parent: tracking.Run) -> None:
-    """Shows a trial that has ended as a run below the search's; one that diverged as a failed run.
+    """Shows a trial that has ended as a run below the search's, once; one that diverged as a failed run.
 
     Args:
         figures: an epoch and its numbers.
@@ -79,6 +80,9 @@ def track(cell: Cell, trial: Trial, figures: Iterable[tuple[int, Mapping[str, fl
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
     )
     state = parent.state / "children" / name_of(point)
+    shown = state / "shown.json"  # below which of the stage's runs
+    if shown.exists() and files.read_json(shown, MADE_BY) == parent.instance:
+        return
     with suppress(Diverged), tracking.run(cell, "tune", child=name, parent=parent, state=state) as child:
         child.params(point)
         child.tag({"status": status})
@@ -86,6 +90,7 @@ def track(cell: Cell, trial: Trial, figures: Iterable[tuple[int, Mapping[str, fl
             child.metrics(numbers, step=epoch)
         if status.startswith("failed"):
             raise Diverged(status)
+    files.write_json(shown, parent.instance)
 
 
 def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:
@@ -96,6 +101,11 @@ def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:
             "search: in every trial the loss stopped being a number; lower learning_rate or clip in params.yaml"
         )
     return min(sound, key=lambda trial: (trial["objective"], grid.index(trial["hyperparameters"])))
+
+
+def lowest(trials: Sequence[Trial]) -> float:
+    """The best objective so far, for those who watch."""
+    return min((trial["objective"] for trial in trials if trial["objective"] is not None), default=math.nan)
 
 
 def _write(cell: Cell, best: dict[str, Any], trials: Sequence[Trial]) -> None:
@@ -204,6 +214,7 @@ def go_through(
     proposals: tuple[Searcher, int],
     when_ended: Callable[[Point, dict[str, Any]], None],
     *,
+    meanwhile: Callable[[], None] = lambda: None,
     storage: str,
     metric: str,
     **config: Any,
@@ -213,6 +224,7 @@ def go_through(
     Args:
         proposals: of :func:`proposer`.
         when_ended: told the point of each trial that ends, and the last it reported.
+        meanwhile: called every few seconds.
         storage: for Tune's own files, from which nothing is read.
         metric: of what a trial reports, the one to make small.
         config: further settings of `tune.TuneConfig`.
@@ -229,7 +241,7 @@ def go_through(
                     name=f"tune-{cell.name}",
                     storage_path=storage,
                     verbose=0,
-                    callbacks=[_Recorder(when_ended)],
+                    callbacks=[_Watcher(when_ended, meanwhile)],
                     failure_config=tune.FailureConfig(max_failures=RESTARTS),
                 ),
             )
@@ -250,12 +262,20 @@ def go_through(
         )
 
 
-class _Recorder(tune.Callback):
-    def __init__(self, when_ended: Callable[[Point, dict[str, Any]], None]) -> None:
-        self.when_ended = when_ended
+class _Watcher(tune.Callback):
+    EVERY = 2.0  # seconds
+
+    def __init__(self, when_ended: Callable[[Point, dict[str, Any]], None], meanwhile: Callable[[], None]) -> None:
+        self.when_ended, self.meanwhile = when_ended, meanwhile
+        self._due = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune writes a copy of its callbacks to disk, which nobody reads; a tracked run cannot be copied
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + self.EVERY
+            self.meanwhile()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.when_ended(dict(trial.config), trial.last_result)

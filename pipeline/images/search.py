@@ -143,6 +143,8 @@ class OrderlyASHA(ASHAScheduler):
 
 def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
     known = ended(state)
+    for record in known:
+        _show(cell, record, tracked)  # a driver that was killed may not have come to it
     _, left = searching.proposer(cell, known)
     if left == 0:
         return
@@ -156,24 +158,31 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
             train_trial, cell=cell, state=state, data=jobs.data_of(cell), num_workers=num_workers
         )
         storage.remove(state / "ray")
+        records, shortage = list(known), workers.Shortage(cell)
 
         def keep(point: Point, result: dict[str, Any]) -> None:
             record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
-            searching.track(cell, record, [(one["epoch"], workers.figures(one)) for one in record["history"]], tracked)
+            _show(cell, record, tracked)
             if point not in finished:
-                bar.advance(objective=record["objective"])
+                records.append(record)
+                bar.advance(best=searching.lowest(records))
 
         searching.go_through(
             cell,
             tune.with_resources(trial, needs),
             searching.proposer(cell, known, again=True),
             keep,
+            meanwhile=lambda: shortage.look(1, num_workers),  # the others can wait for this one
             storage=str(state / "ray"),
             metric="validation_nll",
             scheduler=OrderlyASHA(cell, state),
             max_concurrent_trials=at_a_time,
             reuse_actors=num_workers == 1,
         )
+
+
+def _show(cell: Cell, record: Trial, tracked: tracking.Run) -> None:
+    searching.track(cell, record, [(one["epoch"], workers.figures(one)) for one in record["history"]], tracked)
 
 
 def _state(cell: Cell, depends_on: list[str]) -> Anywhere:

@@ -92,7 +92,7 @@ class Shortage:
     """Says once what a lost node means for the trainings under way, and once that it is not missed any more."""
 
     def __init__(self, cell: Cell) -> None:
-        self.cell, self.known = cell, "enough"
+        self.cell, self.known, self.room = cell, "enough", 0
 
     def look(self, trainings: int, workers: int) -> None:
         """At the nodes there are for so many trainings, each of so many workers."""
@@ -100,25 +100,33 @@ class Shortage:
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         room, needed = _room(nodes, per_worker(self.cell)), trainings * workers
-        if room >= needed:
-            found = "enough"
-        else:
-            found = "fewer" if room >= trainings * fewest(self.cell, workers) else "too few"
-        if found == self.known:
+        go_on = min(trainings, room // fewest(self.cell, workers))
+        found = "enough" if room >= needed else "less" if go_on else "nothing"
+        before, self.known = self.known, found
+        if found == before:
             return
-        self.known, name = found, self.cell.name
-        lost = f"a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that are left"
         if found == "enough":
-            say(f"{name}: there is room for {needed} workers again, so training goes on")
-        elif found == "fewer":
-            say(f"{name}: {lost}, so training goes on with {room} from the last checkpoint, on the same global batches")
-        elif self.cell.resources.allow_fewer_workers:
-            say(f"{name}: {lost}, so training waits for another node")
-        else:
-            say(
-                f"{name}: {lost}, so training waits for another node. With resources.allow_fewer_workers: true the "
-                "same command goes on with fewer"
-            )
+            if room > self.room:  # not because trainings have ended
+                self._say(f"there is room for {needed} workers again, so training goes on with them")
+            return
+        self.room = room
+        self._say(
+            f"a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that are left, so "
+            + self._consequence(go_on, trainings, workers, room)
+        )
+
+    def _consequence(self, go_on: int, trainings: int, workers: int, room: int) -> str:
+        if go_on and trainings == 1:
+            return f"training goes on with {room} from the last checkpoint, on the same global batches"
+        if go_on:
+            return f"{go_on} of {trainings} trainings go on from their last checkpoints, and the others after them"
+        waits = "training waits for another node"
+        if self.cell.resources.allow_fewer_workers or not room:
+            return waits
+        return f"{waits}. With resources.allow_fewer_workers: true the same command goes on with fewer"
+
+    def _say(self, what: str) -> None:
+        say(f"{self.cell.name}: {what}")
 
 
 def _room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:

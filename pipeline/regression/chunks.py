@@ -95,6 +95,7 @@ def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list
                 results[index] = ray.get(task)
                 chunks.save(index, results[index])
                 report(index, results[index])
+        bar.advance(total - bar.done)  # what the last tasks have told may still be on its way to the board
     return [results[index] for index in sorted(results)]
 
 

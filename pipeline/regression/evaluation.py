@@ -27,7 +27,7 @@ def run(cell: Cell) -> None:
     made_of = [files.sha256(cell.model / name) for name in ("training.json", "replicas.pt")]
     depends_on = [cell.fingerprint("evaluate"), folds.digest(parts), *made_of]
     with tracking.run(cell, "evaluate", state=cell.state("evaluate"), depends_on=depends_on) as tracked:
-        tracked.params({**cell.parameters, "runs": training["runs"], "folds": training["folds"]})
+        tracked.params({**cell.parameters("evaluate"), "runs": training["runs"], "folds": training["folds"]})
         tracked.dataset(table.summary, context="test")
         judged = []
         with progress(f"evaluate {cell.name}", training["folds"] * training["runs"], "predictions") as bar:

@@ -92,18 +92,22 @@ def _trial(point: Point, cell: Cell, parts: list[Fold], compiled: bool) -> None:
 
 def _search(cell: Cell, parts: list[Fold], compiled: bool, ledger: Ledger, tracked: tracking.Run) -> None:
     known = ledger.trials()
+    for record in known:
+        searching.track(cell, record, _figures(record), tracked)  # a search that is repeated has a run of its own
     proposals = searching.proposer(cell, known)
     if proposals[1] == 0:
         return
     own = (storage.root() or Path.cwd()) / str(cell.state("tune") / "ray")
     storage.remove(own)
+    records = list(known)
     with cluster.connected(), progress(f"tune {cell.name}", len(known) + proposals[1], "trials", len(known)) as bar:
 
         def keep(point: Point, result: dict[str, Any]) -> None:
             record = _record(cell, point, result)
             searching.track(cell, record, _figures(record), tracked)
-            ledger.add(record)  # last: what is in the ledger is not looked at again, and its run has to be whole
-            bar.advance(nll=result["nll"])
+            ledger.add(record)
+            records.append(record)
+            bar.advance(best=searching.lowest(records))
 
         searching.go_through(
             cell,

@@ -29,7 +29,7 @@ def run(cell: Cell) -> None:
     chunks = Chunks.of(cell, parts, plan)
     depends_on = [*chunks.depends_on, runs]  # the loss is the mean of all
     with tracking.run(cell, "train", state=cell.state("train"), depends_on=depends_on) as tracked:
-        tracked.params({**cell.parameters, "runs": runs, "folds": len(tests)})
+        tracked.params({**cell.parameters("train"), "runs": runs, "folds": len(tests)})
         tracked.dataset(table.summary)
         results = train(chunks, lambda index, result: _say_failures(chunks.parts[index], result["failures"]))
         state = {name: torch.cat([result["state"][name] for result in results]) for name in results[0]["state"]}

@@ -55,9 +55,10 @@ class Run:
         return identity.read(self.state).id
 
     @property
-    def instance(self) -> float:
-        """Tells this run and its children from earlier and later ones of the same stage."""
-        return identity.read(self.state).instance
+    def instance(self) -> list[float | str]:
+        """Tells this run and its children from others of the same stage: earlier, later, or in another store."""
+        known = identity.read(self.state)
+        return [known.instance, known.store]
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Settings, nested ones as `outer.inner`."""

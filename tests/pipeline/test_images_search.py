@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,12 +68,27 @@ def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray(monkeypat
 def test_a_search_shows_its_recipe_and_its_grid() -> None:
     cell = searched([1e-3, 1e-4])
     for point in cell.grid_points():
-        record = {"hyperparameters": point, "objective": 1.0, "history": []}
+        record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": []}
         files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
     search.run(cell)
     shown = tracked_parameters("tune deterministic")
     expected = {"grid.learning_rate": "[0.001, 0.0001]", "searcher": "grid", "epochs": "4"}
     assert shown.items() >= {**expected, "optimizer": "amsgrad", "batch_size": "8"}.items()
+
+
+def test_a_trial_that_ended_while_nobody_watched_is_shown_with_its_epochs() -> None:
+    """As when the driver is killed just then, and the command that follows finds nothing left to try."""
+    cell = searched([1e-3])
+    (point,) = cell.grid_points()
+    history = [{"epoch": epoch, "loss": 1.0 / epoch, "validation_nll": None} for epoch in (1, 2)]
+    record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": history}
+    files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+    search.run(cell)
+    name = "tune deterministic learning_rate=0.001"
+    assert tracked() == {"tune deterministic": "FINISHED", name: "FINISHED"}
+    with closing(sqlite3.connect("mlflow.db")) as store:
+        of_the_trial = "SELECT step, value FROM metrics JOIN runs USING (run_uuid) WHERE name = ? ORDER BY step"
+        assert store.execute(of_the_trial, [name]).fetchall() == [(1, 1.0), (2, 0.5)]
 
 
 def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:
@@ -98,10 +115,12 @@ def assert_nothing_is_left() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers, rates", ((1, [1e-3, 1e-8, 1e-9]), (2, [1e-3, 1e-9])))
 def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_reports(
-    cluster: None, num_workers: int, rates: list[float]
+    cluster: None, num_workers: int, rates: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = searched(rates, num_workers)
+    cell, looks = searched(rates, num_workers), set[tuple[int, int]]()
+    monkeypatch.setattr(workers.Shortage, "look", lambda self, *asked: looks.add(asked))
     search.run(cell)
+    assert looks == {(1, num_workers)}, "a lost node would go unnoticed"
     assert_nothing_is_left()
     best, trials = results(cell)
     by_rate = {trial["hyperparameters"]["learning_rate"]: trial for trial in trials}

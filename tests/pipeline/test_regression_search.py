@@ -66,17 +66,36 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(tmp_path, monkeypatch
     assert trials(one) == before
 
 
+def end_all_trials(one):
+    """As a search of these settings would have."""
+    ledger = search.Ledger(one.state("tune"), [])
+    (ledger.folder / "made_for.json").unlink()
+    for point in one.grid_points():
+        figures = {"epochs": 2, "objective": 1.0, "seconds": 1.0, "status": "finished"}
+        ledger.add({"hyperparameters": point, **figures})
+
+
 def test_a_search_shows_its_recipe_and_its_grid(tmp_path, monkeypatch):
     enter(tmp_path, monkeypatch, grid={"learning_rate": [0.1, 0.05]}, limits={"search_epochs": 2})
     one = cell("mfvi")
-    ledger = search.Ledger(one.state("tune"), [])
-    (ledger.folder / "made_for.json").unlink()  # as if it were of these settings
-    for point in one.grid_points():
-        ledger.add({"hyperparameters": point, "objective": 1.0})
+    end_all_trials(one)
     search.run(one)
     shown = next(run.data.params for run in runs("tiny") if run.info.run_name == "tune mfvi")
     expected = {"grid.learning_rate": "[0.1, 0.05]", "searcher": "grid", "epochs": "2", "folds": "2"}
     assert shown.items() >= {**expected, "optimizer": "sgd", "batch_size": "16", "prior_variance": "10.0"}.items()
+
+
+def test_a_search_that_is_repeated_shows_the_trials_of_the_first_below_its_own_run(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch, grid={"learning_rate": [0.1, 0.05]})
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")  # the store of this folder, not the one that studies share
+    one = cell("deterministic")
+    end_all_trials(one)
+    for _ in range(2):
+        search.run(one)
+    found = runs("tiny")
+    parents = [run.info.run_id for run in found if run.info.run_name == "tune deterministic"]
+    below = [run.data.tags.get("mlflow.parentRunId") for run in found]
+    assert len(parents) == 2 and [below.count(parent) for parent in parents] == [2, 2]
 
 
 def test_trials_of_other_data_are_deleted(tmp_path):

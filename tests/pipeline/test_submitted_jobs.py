@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import tiny_study
@@ -149,15 +150,30 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         time.sleep(0.2)
 
 
-def line_with(words: str, process: subprocess.Popen[str]) -> str:
-    """The next line with these words that it says."""
+@contextmanager
+def in_time(process: subprocess.Popen[str]) -> Iterator[IO[str]]:
+    """What it says, while it is read; it is killed if that takes too long."""
     assert process.stderr is not None
     too_late = Timer(PATIENCE, process.kill)
     too_late.start()
     try:
-        return next(line for line in iter(process.stderr.readline, "") if words in line)
+        yield process.stderr
     finally:
         too_late.cancel()
+
+
+def line_with(words: str, process: subprocess.Popen[str]) -> str:
+    """The next line with these words that it says."""
+    with in_time(process) as said:
+        return next(line for line in said if words in line)
+
+
+def rest_of(process: subprocess.Popen[str]) -> str:
+    """What it says after that, until it ends well."""
+    with in_time(process) as said, said:
+        rest = said.read()
+    assert process.wait() == 0, rest
+    return rest
 
 
 @pytest.mark.slow
@@ -268,7 +284,7 @@ def test_a_cluster_with_another_token_is_named(nodes: Nodes, study: Path) -> Non
     assert "0" * 64 not in said
 
 
-LONG = 200  # epochs, so that a node is lost amid them
+LONG = 40  # epochs, so that a node is lost amid them
 
 
 def long_training(fewer: bool) -> Cell:
@@ -325,30 +341,50 @@ def test_training_that_may_not_go_on_with_fewer_workers_waits_for_a_node(losable
     said = line_with("a node is lost", process)
     assert "waits for another node. With resources.allow_fewer_workers: true the same command goes on" in said
     losable.start(1)
-    said = process.communicate(timeout=PATIENCE)[1]
-    assert process.returncode == 0, said
+    said = rest_of(process)
     assert "a node is lost" not in said, "it was said twice"
     assert said.count("there is room for 2 workers again, so training goes on") == 1, said
     assert_trained_as_by_one(cell, before)
+
+
+def searched(rates: list[float], num_workers: int, epochs: int) -> Cell:
+    grid = {"mnvi": {**MNVI["mnvi"], "grid": {"learning_rate": rates}}}
+    return make_cell(
+        experiment={"epochs": epochs, "milestones": [], "methods": grid},
+        resources={"workers": num_workers},
+        study={"search": ["lenet"]},
+        limits={"search_epochs": epochs},
+    )
+
+
+@pytest.mark.slow
+def test_a_search_says_that_it_waits_for_a_node_and_goes_on_with_it(losable: Nodes, study: Path) -> None:
+    cell = searched([1.0e-3], num_workers=2, epochs=LONG)
+    remotely = Remotely(losable, study)
+    process = remotely.start("tune")
+    state = remotely.storage / cell.state("tune")
+    until(lambda: bool([*state.glob("trial-*/checkpoint-*.pt")]), process)
+    losable.kill(1)
+    assert "so training waits for another node" in line_with("a node is lost", process)
+    losable.start(1)
+    said = rest_of(process)
+    assert said.count("there is room for 2 workers again, so training goes on") == 1, said
+    (trial,) = json.loads((cell.tune / "trials.json").read_text())
+    assert trial["status"] == "finished" and trial["epochs"] == LONG
 
 
 EPOCHS = 100  # so many that trials are under way on both nodes at a time
 
 
 @pytest.mark.slow
-def test_a_search_survives_the_loss_of_a_node(study: Path) -> None:
-    # Ray notices sooner than in its default quarter of a minute.
-    hasty = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
-    grid = {"mnvi": {**MNVI["mnvi"], "grid": {"learning_rate": [1.0e-3, 1.0e-4, 1.0e-5]}}}
-    recipe = {"epochs": EPOCHS, "milestones": [], "methods": grid}
-    cell = make_cell(experiment=recipe, study={"search": ["lenet"]}, limits={"search_epochs": EPOCHS})
-    with ray_nodes.cluster(variables=hasty) as nodes:
-        remotely = Remotely(nodes, study)
-        process = remotely.start("tune")
-        state = remotely.storage / cell.state("tune")
-        until(lambda: len({path.parent for path in state.glob("trial-*/checkpoint-*.pt")}) == 2, process)
-        nodes.kill(1)
-        said = process.communicate(timeout=PATIENCE)[1]
+def test_a_search_survives_the_loss_of_a_node(losable: Nodes, study: Path) -> None:
+    cell = searched([1.0e-3, 1.0e-4, 1.0e-5], num_workers=1, epochs=EPOCHS)
+    remotely = Remotely(losable, study)
+    process = remotely.start("tune")
+    state = remotely.storage / cell.state("tune")
+    until(lambda: len({path.parent for path in state.glob("trial-*/checkpoint-*.pt")}) == 2, process)
+    losable.kill(1)
+    said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     locally("tune", local := copy_of(study))
     trials = [json.loads((folder / cell.tune / "trials.json").read_text()) for folder in (study, local)]
