@@ -48,7 +48,7 @@ lock: setup  ## write requirements.lock from pyproject.toml and what is installe
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)
 
-study: setup lockfile  ## run the study that params.yaml selects (the default one: twenty minutes on two cores)
+study: setup lockfile  ## run the study that params.yaml selects (the default one: a quarter of an hour on two cores)
 	$(DVC) repro
 	@$(RUN) -m pipeline.params report
 
@@ -62,7 +62,7 @@ uci images paper: setup  ## run a whole table of the paper, or both, into record
 	$(RUN) -m pipeline.params select default
 
 ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
-	MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" \
+	exec env MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" \
 		MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(RUN) -m mlflow ui \
 		--host 127.0.0.1 --port 5000 --allowed-hosts 'localhost:5000,127.0.0.1:5000'
 

@@ -36,7 +36,7 @@ def run(cell: Cell) -> None:
     if cell.resources.gpu and not torch.cuda.is_available():
         say(f"evaluate {cell.name}: no GPU here, so it goes on without (resources.gpu)")
     with tracking.run(cell, "evaluate", state=state, depends_on=[seed.depends_on for seed in seeds]) as tracked:
-        tracked.params({**cell.parameters, "seeds": len(seeds)})
+        tracked.params({**cell.parameters("evaluate"), "seeds": len(seeds)})
         tracked.dataset(jobs.summary(cell.data), context="test")
         for name in others:
             tracked.dataset(jobs.summary(cell.ood[name]), context="ood")

@@ -28,7 +28,7 @@ def run(cell: Cell) -> None:
     seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
     depends_on = [cell.fingerprint("train"), data.digest]
     with tracking.run(cell, "train", state=cell.state("train").absolute(), depends_on=depends_on) as parent:
-        parent.params({**cell.parameters, "seeds": len(seeds)})
+        parent.params({**cell.parameters("train"), "seeds": len(seeds)})
         parent.dataset(jobs.summary(cell.data))
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:

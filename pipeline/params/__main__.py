@@ -22,7 +22,7 @@ def main() -> None:
     if arguments.command == "select":
         selecting.select(arguments.study, path, arguments.cells, arguments.results)
     params = load(path)
-    for note in consistency.notes(params.study, params.experiments):
+    for note in consistency.notes(params.study, params.planned):
         console.say(f"note: {note}")
     if arguments.command == "settings":
         tracked.write_settings(params)

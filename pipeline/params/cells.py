@@ -57,12 +57,11 @@ class Cell:
         """What `mnvi.methods.build` takes; dropout is the network's, κ the objective's, the rest the recipe's."""
         return {key: value for key, value in self.hyperparameters.items() if key not in NOT_OF_THE_METHOD}
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What is trained and how, for a run to show: recipe and hyperparameters side by side, cuts, the machines."""
+    def parameters(self, stage: str) -> dict[str, Any]:
+        """What a stage's run shows: recipe and hyperparameters side by side, what is cut off, the machines."""
         recipe = _without(asdict(self.experiment), {"name", "kind", "planned_epochs", "methods"})
         given = {key: value for key, value in recipe.items() if value is not None and value not in ((), {})}
-        cuts = _without(asdict(self.limits), APPLIED | UNSEEN["train"])
+        cuts = _without(asdict(self.limits), APPLIED | UNSEEN[stage])
         shown = {f"limits.{key}": value for key, value in cuts.items() if value is not None}
         how = {"preset": self.study.preset, "resources": self._how_it_computes()}
         return {**given, **self.hyperparameters, **shown, **how}

@@ -140,7 +140,11 @@ def example(experiments: dict[str, Experiment]) -> str:
 
 
 def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
-    """What is odd but does no harm."""
+    """What is odd but does no harm.
+
+    Args:
+        experiments: before limits, which shorten whole schedules.
+    """
     absent = [name for name in study.search if name not in study.cells]
     used = [experiments[cell["experiment"]] for cell in study.cells.values()]
     unused = [name for name in study.data if not any(name in (given.data, *given.ood) for given in used)]
@@ -152,10 +156,8 @@ def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
 
 
 def _never_reached(experiment: Experiment) -> list[str]:
-    """Steps of a schedule that training ends before; of one that limits shorten, all come as early as they can."""
+    """Steps of a schedule that training ends before."""
     kind, epochs = experiment.kind, experiment.epochs
-    if epochs != experiment.planned_epochs:
-        return []
     late = {
         "milestones": [epoch for epoch in experiment.milestones if epoch >= epochs],
         "kappa": [epoch for epoch in experiment.kappa if epoch >= epochs],

@@ -30,6 +30,7 @@ class Params:
     resources: Resources
     datasets: dict[str, Dataset]
     experiments: dict[str, Experiment]
+    planned: dict[str, Experiment]  # the same before limits
 
     def cell(self, name: str) -> Cell:
         if name not in self.study.cells:
@@ -89,11 +90,10 @@ def read(raw: Any) -> Params:
     for preset in schema.PRESETS:
         for name, value in top["experiments"].items():
             consistency.check_experiment(_experiment(name, value, preset), datasets)
-    experiments = {
-        name: _limited(_experiment(name, value, study.preset), study) for name, value in top["experiments"].items()
-    }
+    planned = {name: _experiment(name, value, study.preset) for name, value in top["experiments"].items()}
+    experiments = {name: _limited(experiment, study) for name, experiment in planned.items()}
     consistency.check_study(study, datasets, experiments)
-    return Params(study, resources, datasets, experiments)
+    return Params(study, resources, datasets, experiments, planned)
 
 
 def _study(raw: dict[str, Any]) -> Study:

@@ -215,7 +215,9 @@ def test_metrics_of_an_earlier_run_can_be_compared(project):
     project.run("git", "commit", "--quiet", "--message", "before")
     project.run("dvc", "exp", "run", "--name", "faster", "-S", "experiments.boston.learning_rate=0.234", stage)
     known = json.loads(project.run("dvc", "metrics", "diff", "--all", "--json", "HEAD", "faster"))
-    assert known[f"results/evaluate/{CELLS[1]}/metrics.json"]["log_likelihood"]["new"] == -1.0
+    found = known[f"results/evaluate/{CELLS[1]}/metrics.json"]["log_likelihood"]
+    assert (found["old"], found["new"]) == (-1.0, -1.0)
+    assert not [*project.folder.glob("results/**/.gitignore")], "DVC asks to commit what git ignores"
 
 
 def test_no_lock_is_committed_at_the_top_so_that_a_fresh_clone_runs_its_study():

@@ -171,32 +171,57 @@ def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pyte
     assert [history(run.info.run_id, "loss") for run in seeds] == expected
 
 
-ALLOWED = "resources.allow_fewer_workers: true"
+WAITS = "training waits for another node"
+ADVICE = "With resources.allow_fewer_workers: true the same command goes on with fewer"
 
 
 @pytest.mark.parametrize(
-    ("fewer", "others", "consequence"),
+    ("resources", "trainings", "left", "consequence"),
     [
         (
-            False,
+            {"workers": 2},
             1,
-            "waits for another node. With resources.allow_fewer_workers: true the same command goes on with fewer",
+            1,
+            f"{WAITS}. {ADVICE}",
         ),
-        (True, 1, "goes on with 1 from the last checkpoint, on the same global batches"),
-        (True, 0, "waits for another node"),  # what is allowed already is not advised
+        ({"workers": 2}, 1, 0, WAITS),  # nor would fewer fit
+        ({"workers": 2, "allow_fewer_workers": True}, 1, 0, WAITS),
+        (
+            {"workers": 2, "allow_fewer_workers": True},
+            1,
+            1,
+            "training goes on with 1 from the last checkpoint, on the same global batches",
+        ),
+        ({"workers": 1}, 4, 2, "2 of 4 trainings go on from their last checkpoints, and the others after them"),
     ],
 )
 def test_what_a_lost_node_means_is_said_once_and_its_return_too(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fewer: bool, others: int, consequence: str
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    resources: dict[str, Any],
+    trainings: int,
+    left: int,
+    consequence: str,
 ) -> None:
-    cell = make_cell(resources={"workers": 2, "cpus_per_worker": 2, "allow_fewer_workers": fewer})
-    shortage = workers.Shortage(cell)
+    shortage = workers.Shortage(make_cell(resources={**resources, "cpus_per_worker": 2}))
+    needed = trainings * resources["workers"]
     for alive in (True, True, False, False, True, True):
-        monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(2 * others + 1), node(4, alive=alive)])
-        shortage.look(trainings=1, workers=2)
-    lost = f"lenet: a node is lost; 2 workers are needed, {others} fit on the 1 nodes that are left, so training "
-    back = "lenet: there is room for 2 workers again, so training goes on"
+        monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(2 * left + 1), node(2 * needed, alive=alive)])
+        shortage.look(trainings, resources["workers"])
+    lost = f"lenet: a node is lost; {needed} workers are needed, {left} fit on the 1 nodes that are left, so "
+    back = f"lenet: there is room for {needed} workers again, so training goes on with them"
     assert capfd.readouterr().err.splitlines() == [lost + consequence, back]
+
+
+def test_trainings_that_end_are_no_node_that_comes_back(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shortage = workers.Shortage(make_cell(resources={"workers": 1}))
+    monkeypatch.setattr(ray, "nodes", lambda: [node(2)])
+    for trainings in (4, 3, 2, 1):
+        shortage.look(trainings, 1)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "a node is lost; 4 workers are needed" in said
 
 
 @pytest.mark.slow

@@ -303,7 +303,7 @@ def test_every_study_is_in_order(path):
     assert list(study) == ["study"]
     read = reading.read({**RAW, **study})
     assert read.study.name == path.stem
-    assert consistency.notes(read.study, read.experiments) == []
+    assert consistency.notes(read.study, read.planned) == []
 
 
 def test_params_yaml_selects_the_default_study():
@@ -317,16 +317,22 @@ def test_results_of_different_studies_do_not_overwrite_each_other():
 
 def test_a_cell_to_be_searched_that_is_not_run_is_only_noted():
     read = reading.read(changed("study/search", ["boston-mfvi"]))
-    assert consistency.notes(read.study, read.experiments) == [
+    assert consistency.notes(read.study, read.planned) == [
         "study.search: boston-mfvi is not in study.cells, so it is not searched"
     ]
 
 
-def test_steps_of_a_schedule_that_are_never_reached_are_noted():
-    read = reading.read(changed("experiments/boston/epochs", 120))
-    never = "150 is never reached in 120 epochs; study.limits.regression.epochs shortens the whole schedule"
-    found = consistency.notes(read.study, read.experiments)
-    assert found == [f"experiments.boston.{key}: {never}" for key in ("milestones", "kappa")]
+@pytest.mark.parametrize(
+    "experiment, epochs, steps, keys",
+    [("boston", 120, "150", ("milestones", "kappa")), ("lenet-mnist", 8, "10", ("milestones",))],
+)
+def test_steps_of_a_schedule_that_are_never_reached_are_noted(experiment, epochs, steps, keys):
+    """Also where limits, as those of the default study for images, shorten what is left of it."""
+    read = reading.read(changed(f"experiments/{experiment}/epochs", epochs))
+    kind = read.experiments[experiment].kind
+    never = f"{steps} is never reached in {epochs} epochs; study.limits.{kind}.epochs shortens the whole schedule"
+    found = consistency.notes(read.study, read.planned)
+    assert found == [f"experiments.{experiment}.{key}: {never}" for key in keys]
 
 
 def test_results_in_place_of_a_file_are_refused(tmp_path, monkeypatch):
@@ -377,17 +383,25 @@ def test_hyperparameters_of_the_recipe_reach_the_experiment():
 
 
 def test_a_run_shows_recipe_hyperparameters_and_machines():
-    shown = cell("lenet-mnist-mnvi").with_hyperparameters({"batch_size": 8}).parameters
+    shown = cell("lenet-mnist-mnvi").with_hyperparameters({"batch_size": 8}).parameters("train")
     assert shown.items() >= {"network": "lenet", "optimizer": "amsgrad", "clip": 0.1}.items()
     assert shown.items() >= {"batch_size": 8, "kappa_over_n": 2e-7, "preset": "release", "weight_decay": 0.0}.items()
     assert shown["resources"]["precision"] == "float32"
     assert "hidden" not in shown and "methods" not in shown
 
 
-def test_a_run_on_a_part_of_the_data_shows_that():
-    shown = cell("lenet-mnist-mnvi", changed("study/limits/classification/steps_per_epoch", 7)).parameters
+@pytest.mark.parametrize(
+    "stage, further",
+    [("tune", {"limits.search_epochs": 2}), ("train", {}), ("evaluate", {"limits.test_examples": 1000})],
+)
+def test_a_run_on_a_part_of_the_data_shows_that(stage, further):
+    limits = {"train_examples": 5000, "steps_per_epoch": 7, "search_epochs": 2, "test_examples": 1000}
+    shown = cell(
+        "lenet-mnist-mnvi",
+        changed("study/limits/classification", {**RAW["study"]["limits"]["classification"], **limits}),
+    ).parameters(stage)
     cuts = {key: value for key, value in shown.items() if key.startswith("limits.")}
-    assert cuts == {"limits.train_examples": 5000, "limits.steps_per_epoch": 7}
+    assert cuts == {"limits.train_examples": 5000, "limits.steps_per_epoch": 7, **further}
 
 
 def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, monkeypatch):
