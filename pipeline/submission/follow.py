@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobStatus, JobSubmissionClient
 
 PAUSE = 2.0  # seconds between two questions
+TURN = 0.5  # seconds of waiting for an answer at a time
 PATIENCE = 300.0  # for a job server that does not answer
 SILENCE = 120.0  # of a log, before its connection is taken for lost: Ray's has no heartbeat
 
@@ -133,9 +135,16 @@ def _asked_to_stop(name: str) -> bool:
     try:
         sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
         sys.stderr.flush()
-        return input().strip().lower().startswith("s")
-    except (KeyboardInterrupt, EOFError):
+        return _answer().strip().lower().startswith("s")
+    except KeyboardInterrupt:
         return False
+
+
+def _answer() -> str:
+    """A line, empty if there will be none. Waited for in short turns: a Ctrl-C right before a wait does not end it."""
+    while not select.select([sys.stdin], [], [], TURN)[0]:
+        pass
+    return sys.stdin.readline()
 
 
 def _stop(client: JobSubmissionClient, address: str, name: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import pty
+import select
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -135,13 +139,27 @@ def test_a_token_that_is_not_taken_any_more_is_said_at_once(error: Exception) ->
         follow.to_the_end(Server(error), ADDRESS, "job")  # type: ignore[arg-type]
 
 
-def read_until(terminal: int, words: str) -> str:
-    """What a terminal shows, up to these words or the end of the process."""
-    shown = ""
+def read_until(terminal: int, words: str, patience: float = 60.0) -> str:
+    """What a terminal shows, up to these words, the end of the process or of patience."""
+    shown, until = "", time.monotonic() + patience
     with suppress(OSError):  # nobody is at the other end any more
-        while words not in shown and (new := os.read(terminal, 4096)):
-            shown += new.decode()
+        while words not in shown and select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0]:
+            shown += os.read(terminal, 4096).decode()
     return shown
+
+
+def test_a_ctrl_c_that_comes_right_before_the_wait_for_an_answer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = pty.openpty()
+    with open(its) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(sys, "stderr", Mock(isatty=lambda: True))
+        unseen = Timer(0.2, _thread.interrupt_main)  # a signal that no system call notices
+        way_out = Timer(20, os.write, (ours, b"s\n"))
+        unseen.start(), way_out.start()
+        assert follow._asked_to_stop("job") is False
+        assert way_out.is_alive(), "only the answer ended the wait"
+        way_out.cancel()
+    os.close(ours)
 
 
 @pytest.mark.parametrize(
