@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,20 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
             _show(bar, unfinished)
             for task in ended:
                 job, end, _ = running.pop(task)
-                with end:
+                with _interrupting([other for _, other, _ in running.values()]), end:
                     _check(job, task)
+
+
+@contextmanager
+def _interrupting(others: list[ExitStack]) -> Iterator[None]:
+    """Ends the runs of the other seeds as interrupted when one has failed: nothing is wrong with them."""
+    try:
+        yield
+    except StudyError:
+        for end in others:
+            with suppress(SystemExit), end:
+                raise SystemExit from None
+        raise
 
 
 def _check(job: Job, task: Any) -> None:

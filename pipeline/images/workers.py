@@ -89,10 +89,11 @@ def fewest(cell: Cell, asked: int) -> int:
 
 
 class Shortage:
-    """Says once what a lost node means for the trainings under way, and once that it is not missed any more."""
+    """Says what lost nodes, and those that come back, mean for the trainings under way."""
 
     def __init__(self, cell: Cell) -> None:
-        self.cell, self.known, self.room = cell, "enough", 0
+        self.cell = cell
+        self.room, self.short = math.inf, False  # at the last look
 
     def look(self, trainings: int, workers: int) -> None:
         """At the nodes there are for so many trainings, each of so many workers."""
@@ -100,33 +101,29 @@ class Shortage:
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         room, needed = _room(nodes, per_worker(self.cell)), trainings * workers
-        go_on = min(trainings, room // fewest(self.cell, workers))
-        found = "enough" if room >= needed else "less" if go_on else "nothing"
-        before, self.known = self.known, found
-        if found == before:
-            return
-        if found == "enough":
-            if room > self.room:  # not because trainings have ended
-                self._say(f"there is room for {needed} workers again, so training goes on with them")
-            return
-        self.room = room
-        self._say(
-            f"a node is lost; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that are left, so "
-            + self._consequence(go_on, trainings, workers, room)
-        )
+        more, fewer, was_short = room > self.room, room < self.room, self.short
+        self.room, self.short = room, room < needed
+        if self.short and (more or fewer):
+            event = "a node is lost" if fewer else "a node is back"
+            go_on = min(trainings, room // fewest(self.cell, workers))
+            say(
+                f"{self.cell.name}: {event}; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that "
+                f"there are, so {self._consequence(go_on, trainings, room)}"
+            )
+        elif more and was_short:
+            say(f"{self.cell.name}: there is room for {needed} workers again, so training goes on with them")
 
-    def _consequence(self, go_on: int, trainings: int, workers: int, room: int) -> str:
-        if go_on and trainings == 1:
+    def _consequence(self, go_on: int, trainings: int, room: int) -> str:
+        if go_on == trainings == 1:
             return f"training goes on with {room} from the last checkpoint, on the same global batches"
+        if go_on == trainings:
+            return "all trainings go on with fewer from their last checkpoints, on the same global batches"
         if go_on:
             return f"{go_on} of {trainings} trainings go on from their last checkpoints, and the others after them"
         waits = "training waits for another node"
         if self.cell.resources.allow_fewer_workers or not room:
             return waits
         return f"{waits}. With resources.allow_fewer_workers: true the same command goes on with fewer"
-
-    def _say(self, what: str) -> None:
-        say(f"{self.cell.name}: {what}")
 
 
 def _room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:

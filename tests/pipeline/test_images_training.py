@@ -193,6 +193,12 @@ ADVICE = "With resources.allow_fewer_workers: true the same command goes on with
             "training goes on with 1 from the last checkpoint, on the same global batches",
         ),
         ({"workers": 1}, 4, 2, "2 of 4 trainings go on from their last checkpoints, and the others after them"),
+        (
+            {"workers": 2, "allow_fewer_workers": True},
+            2,
+            2,
+            "all trainings go on with fewer from their last checkpoints, on the same global batches",
+        ),
     ],
 )
 def test_what_a_lost_node_means_is_said_once_and_its_return_too(
@@ -208,7 +214,7 @@ def test_what_a_lost_node_means_is_said_once_and_its_return_too(
     for alive in (True, True, False, False, True, True):
         monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(2 * left + 1), node(2 * needed, alive=alive)])
         shortage.look(trainings, resources["workers"])
-    lost = f"lenet: a node is lost; {needed} workers are needed, {left} fit on the 1 nodes that are left, so "
+    lost = f"lenet: a node is lost; {needed} workers are needed, {left} fit on the 1 nodes that there are, so "
     back = f"lenet: there is room for {needed} workers again, so training goes on with them"
     assert capfd.readouterr().err.splitlines() == [lost + consequence, back]
 
@@ -222,6 +228,18 @@ def test_trainings_that_end_are_no_node_that_comes_back(
         shortage.look(trainings, 1)
     (said,) = capfd.readouterr().err.splitlines()
     assert "a node is lost; 4 workers are needed" in said
+
+
+def test_every_node_that_is_lost_or_back_is_told_as_long_as_there_are_too_few(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shortage = workers.Shortage(make_cell(resources={"workers": 1}))
+    for there_are in (4, 3, 1, 2, 4):
+        monkeypatch.setattr(ray, "nodes", lambda there_are=there_are: [node(1)] * there_are)
+        shortage.look(4, 1)
+    told = [line.partition("; ")[0] for line in capfd.readouterr().err.splitlines()]
+    lost, back = "lenet: a node is lost", "lenet: a node is back"
+    assert told == [lost, lost, back, "lenet: there is room for 4 workers again, so training goes on with them"]
 
 
 @pytest.mark.slow
@@ -256,9 +274,12 @@ def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giv
         assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
         assert workers.affordable(make_cell()) == (1, 2)
         recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
-        cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 1})
+        cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
         search.run(cell)
         with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):
             training.run(cell)
+        name = "train deterministic"
+        assert tracked()[name] == "FAILED"
+        assert sorted(tracked()[f"{name} seed {seed}"] for seed in range(2)) == ["FAILED", "KILLED"]  # the other one
     finally:
         ray.shutdown()
