@@ -163,7 +163,7 @@ class _Copier:
                 del self.seen[name]
         except FileNotFoundError:
             return  # deleted meanwhile
-        except StudyError as error:
+        except (StudyError, OSError) as error:
             say(f"what this job could go on from is not in storage yet: {error}")
 
     def _look(self) -> dict[PurePosixPath, tuple[int, int]]:

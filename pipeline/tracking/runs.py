@@ -55,10 +55,13 @@ class Run:
         return identity.read(self.state).id
 
     @property
-    def instance(self) -> list[float | str]:
-        """Tells this run and its children from others of the same stage: earlier, later, or in another store."""
+    def instance(self) -> list[float | str | None]:
+        """Tells this run and its children from others of the same stage: earlier, later, or in another store.
+
+        The id is that of a new run when the store was emptied meanwhile.
+        """
         known = identity.read(self.state)
-        return [known.instance, known.store]
+        return [known.instance, known.store, known.id]
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Settings, nested ones as `outer.inner`."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import StudyError
+
 if TYPE_CHECKING:
     from pipeline.tracking.runs import Run
 
@@ -37,7 +39,9 @@ def _measure(run: Run, started: float, stop: threading.Event) -> None:
             values |= monitor.aggregate_metrics()
             monitor.clear_metrics()
         # The step is the time since the run began, so that a restart goes on where it is.
-        run.metrics({f"system/{key}": value for key, value in values.items()}, int((time.time() - started) / EVERY))
+        step = int((time.time() - started) / EVERY)
+        with suppress(StudyError):  # a full disk: the training itself says so, or finds room again
+            run.metrics({f"system/{key}": value for key, value in values.items()}, step)
         if stop.wait(EVERY):
             return
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -17,9 +18,9 @@ import yaml
 from commands import WAYS, command, disturb, tracked, tracked_parameters
 from image_study import METHODS, make_cell
 from ray.util import placement_group_table
-from tracking_cases import leave_unsent
+from tracking_cases import client, leave_unsent, runs
 
-from pipeline import files
+from pipeline import files, searching
 from pipeline.images import job as jobs
 from pipeline.images import search, workers
 from pipeline.images.checkpoints import Checkpoints
@@ -89,6 +90,23 @@ def test_a_trial_that_ended_while_nobody_watched_is_shown_with_its_epochs() -> N
     with closing(sqlite3.connect("mlflow.db")) as store:
         of_the_trial = "SELECT step, value FROM metrics JOIN runs USING (run_uuid) WHERE name = ? ORDER BY step"
         assert store.execute(of_the_trial, [name]).fetchall() == [(1, 1.0), (2, 0.5)]
+
+
+def test_a_search_whose_runs_were_deleted_shows_its_trials_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow.db")
+    cell = searched([1e-3])
+    (point,) = cell.grid_points()
+    record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": []}
+    files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(searching, "conclude", Mock(side_effect=KeyboardInterrupt))
+        search.run(cell)
+    shown = runs("lenet-mnist")
+    for run in shown:
+        client().delete_run(run.info.run_id)
+    search.run(cell)
+    found = {run.info.run_name: run.info.status for run in runs("lenet-mnist")}
+    assert found == {run.info.run_name: "FINISHED" for run in shown} and len(found) == 2
 
 
 def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:

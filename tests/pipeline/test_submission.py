@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import threading
@@ -167,5 +168,18 @@ def test_a_file_that_vanishes_while_state_is_copied_does_not_end_the_copying(
     with monkeypatch.context() as patch:
         patch.setattr(storage, "names", lambda folder: [PurePosixPath("gone.json"), PurePosixPath("trial.json")])
         copier.copy()
+    copier.copy()
+    assert storage.names(study.parent / "copy") == [PurePosixPath("trial.json")]
+
+
+def test_a_node_without_room_for_a_copy_is_told_and_copies_once_there_is(
+    study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    copier = inside._Copier(study, study.parent / "copy")
+    (study / "trial.json").write_text("{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "put", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        copier.copy()
+    assert "not in storage yet: [Errno 28] No space left on device" in capfd.readouterr().err
     copier.copy()
     assert storage.names(study.parent / "copy") == [PurePosixPath("trial.json")]

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
@@ -17,6 +19,7 @@ from tracking_cases import Cell, client, folder, history, new_store, runs  # noq
 from pipeline import tracking
 from pipeline.errors import StudyError
 from pipeline.report import provenance
+from pipeline.tracking import system
 
 STATE = Path("work/results/train/toy-mnvi")
 pytestmark = pytest.mark.usefixtures("folder")
@@ -229,6 +232,20 @@ def test_training_is_measured() -> None:
     with tracking.run(Cell(), "train", state=STATE) as run:
         pass
     assert len(history(run.id, "system/cpu_utilization_percentage")) == 1
+
+
+def test_a_disk_without_room_does_not_end_the_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "EVERY", 0.05)
+    room, measured = threading.Event(), threading.Event()
+
+    def metrics(values: dict[str, float], step: int) -> None:
+        if not room.is_set():
+            room.set()
+            raise StudyError("metrics.jsonl: cannot be written (No space left on device)")
+        measured.set()
+
+    with system.measuring(Mock(metrics=metrics), time.time()):
+        assert measured.wait(60)
 
 
 def test_a_run_deleted_in_the_store_is_made_anew_with_its_whole_history(capsys: pytest.CaptureFixture[str]) -> None:
