@@ -11,6 +11,7 @@ from pipeline.stages import chosen_cell, package
 
 def main() -> None:
     cell, why = chosen_cell("evaluate")
+    cell.plots.mkdir(parents=True, exist_ok=True)
     if why:
         missing.evaluate(cell, why)
     else:

@@ -50,11 +50,11 @@ def run(cell: Cell) -> None:
         files.write_json(cell.evaluate / "scores.json", scores)
         files.write_json(cell.evaluate / "metrics.json", _flat(scores))
         foreign = [predictions for seed in found for predictions in seed["others"].values()]
-        files.write_json(cell.evaluate / "curves.json", curves([seed["test"] for seed in found], foreign))
-        extremes(cell.evaluate / "extremes.png", test, found[0]["test"])
+        files.write_json(cell.plots / "curves.json", curves([seed["test"] for seed in found], foreign))
+        extremes(cell.plots / "extremes.png", test, found[0]["test"])
         tracked.metrics(_flat(scores), step=0)
-        for name in ("scores.json", "curves.json", "extremes.png"):
-            tracked.artifact(cell.evaluate / name)
+        for path in (cell.evaluate / "scores.json", cell.plots / "curves.json", cell.plots / "extremes.png"):
+            tracked.artifact(path)
 
 
 class Seed:

@@ -86,6 +86,11 @@ class Cell:
     def evaluate(self) -> Path:
         return self.study.results / "evaluate" / self.name
 
+    @property
+    def plots(self) -> Path:
+        """What evaluation found for the report to draw; empty for tables."""
+        return self.evaluate / "plots"
+
     def state(self, stage: str) -> Path:
         """Where a stage keeps what it resumes from. DVC deletes outputs before a stage runs, but not this."""
         return WORK / self.study.results / stage / self.name

@@ -196,7 +196,7 @@ def _epochs(path: Path, made_by: str, history: list[Any]) -> list[dict[str, Any]
 
 
 def _curves(cell: Cell) -> dict[str, Any]:
-    path, made_by = cell.evaluate / "curves.json", f"python -m pipeline.evaluate {cell.name}"
+    path, made_by = cell.plots / "curves.json", f"python -m pipeline.evaluate {cell.name}"
     curves = Record(path, made_by, read_json(path, made_by))
     for name, keys in {"reliability": ("confidence", "accuracy"), "rejection": ("rate", "misclassification")}.items():
         curve = Record(path, made_by, curves.get(name, dict))
@@ -211,7 +211,7 @@ def _curves(cell: Cell) -> dict[str, Any]:
 
 
 def _extremes(cell: Cell) -> Path:
-    path, made_by = cell.evaluate / "extremes.png", f"python -m pipeline.evaluate {cell.name}"
+    path, made_by = cell.plots / "extremes.png", f"python -m pipeline.evaluate {cell.name}"
     try:
         start = path.read_bytes()[: len(PNG)]
     except FileNotFoundError as error:

@@ -181,11 +181,11 @@ def _write_curves(cell: Cell, error: float) -> None:
         **{group: [round(9000 * math.exp(-rate * k / 3)) for k in range(23)] for group, rate in shapes.items()},
     }
     files.write_json(
-        cell.evaluate / "curves.json",
+        cell.plots / "curves.json",
         {
             "reliability": {"confidence": confidence, "accuracy": accuracy, "count": [500] * BINS},
             "rejection": {"rate": rates, "misclassification": [error * math.exp(-6 * rate) for rate in rates]},
             "uncertainty": {kind: histogram for kind in ("total", "aleatoric", "epistemic")},
         },
     )
-    imsave(cell.evaluate / "extremes.png", torch.rand(60, 300, 3).numpy())
+    imsave(cell.plots / "extremes.png", torch.rand(60, 300, 3).numpy())

@@ -33,7 +33,7 @@ WRITES = {
     "prepare": ["data/{name}/summary.json"],
     "tune": ["results/tune/{name}/best.yaml", "results/tune/{name}/trials.json"],
     "train": ["results/models/{name}/training.json"],
-    "evaluate": ["results/evaluate/{name}/scores.json", "results/evaluate/{name}/metrics.json"],
+    "evaluate": [f"results/evaluate/{{name}}/{file}.json" for file in ("scores", "metrics", "plots/curves")],
     "report": ["results/report/index.html"],
 }
 PLOTS = {
@@ -95,7 +95,8 @@ class Project:
         path.write_text(f"{whole}Path('started').touch()\nimport time\ntime.sleep(600)\n")
         command = ["dvc", "repro", stage]
         running = subprocess.Popen(command, cwd=self.folder, env=self.environment, start_new_session=True)
-        while running.poll() is None and not started.exists():
+        deadline = time.monotonic() + 300
+        while running.poll() is None and not started.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(running.pid, how)
         assert running.wait(100) != 0

@@ -125,7 +125,7 @@ def test_a_network_without_uncertainty_about_itself_has_no_epistemic_auroc() -> 
 def test_curves_count_every_image_of_every_seed_and_a_picture_is_drawn() -> None:
     cell = trained("mnvi")
     evaluation.run(cell)
-    curves = read(cell, "curves.json")
+    curves = read(cell, "plots/curves.json")
     assert sum(curves["reliability"]["count"]) == 2 * 24
     histograms = curves["uncertainty"]
     for kind in ("total", "aleatoric", "epistemic"):
@@ -135,7 +135,7 @@ def test_curves_count_every_image_of_every_seed_and_a_picture_is_drawn() -> None
     assert curves["rejection"]["rate"][0] == 0
     assert curves["rejection"]["misclassification"][0] == pytest.approx(read(cell, "metrics.json")["misclassification"])
     assert "auroc_epistemic_fashion_mnist" in read(cell, "metrics.json")
-    assert (cell.evaluate / "extremes.png").read_bytes().startswith(b"\x89PNG")
+    assert (cell.plots / "extremes.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_evaluation_goes_on_from_the_seeds_it_has_done() -> None:
@@ -182,7 +182,7 @@ def test_fewer_test_images_are_marked_as_incomplete() -> None:
     cell = trained("deterministic", limits={"test_examples": 10})
     evaluation.run(cell)
     assert not read(cell, "scores.json")["complete"]
-    assert sum(read(cell, "curves.json")["reliability"]["count"]) == 2 * 10
+    assert sum(read(cell, "plots/curves.json")["reliability"]["count"]) == 2 * 10
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
