@@ -12,6 +12,8 @@ from pipeline import cluster, console, private_ray
 from pipeline.errors import StudyError
 from pipeline.storage import Remote
 
+SLEEPER = (sys.executable, "-c", "import time; time.sleep(600)")
+
 
 @pytest.mark.slow
 def test_a_local_cluster_runs_tasks_is_shared_by_inner_blocks_and_ends():
@@ -100,7 +102,7 @@ def test_ray_that_does_not_come_up_at_once_is_started_again_without_what_it_left
     def init(_temp_dir, **settings):
         if left:
             return start(_temp_dir=_temp_dir, **settings)
-        left.append(subprocess.Popen(["sh", "-c", "sleep 600", f"--session-dir={_temp_dir}/session"]))
+        left.append(subprocess.Popen([*SLEEPER, f"--session-dir={_temp_dir}/session"]))
         raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr(ray, "init", init)

@@ -153,9 +153,16 @@ def test_a_ctrl_c_that_comes_right_before_the_wait_for_an_answer_is_seen(monkeyp
     with open(its) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
         monkeypatch.setattr(sys, "stderr", Mock(isatty=lambda: True))
-        unseen = Timer(0.2, _thread.interrupt_main)  # a signal that no system call notices
+        wait, unseen = select.select, Timer(0.1, _thread.interrupt_main)  # a signal that no system call notices
+
+        def waiting(*arguments: Any) -> Any:
+            if unseen.ident is None:
+                unseen.start()
+            return wait(*arguments)
+
+        monkeypatch.setattr(select, "select", waiting)
         way_out = Timer(20, os.write, (ours, b"s\n"))
-        unseen.start(), way_out.start()
+        way_out.start()
         assert follow._asked_to_stop("job") is False
         assert way_out.is_alive(), "only the answer ended the wait"
         way_out.cancel()

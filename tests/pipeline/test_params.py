@@ -27,6 +27,7 @@ from pipeline.params import consistency, reading, schema, selecting
 ROOT = Path(__file__).parents[2]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
 STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
+THE_DEFAULT = (ROOT / "studies/default.yaml").read_text().splitlines()[0]  # a comment
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -654,8 +655,9 @@ def test_select_can_be_narrowed_to_some_cells(project):
     study = params.load(project / "params.yaml").study
     assert list(study.cells) == ["wine-dvi", "yacht-mnvi"]
     assert (study.data, study.search, study.results) == (("wine", "yacht"), (), Path("mine"))
+    assert THE_DEFAULT in (ROOT / "params.yaml").read_text()
     text = (project / "params.yaml").read_text()
-    assert "# From studies/uci.yaml.\nstudy:" in text and "twenty minutes" not in text
+    assert "# From studies/uci.yaml.\nstudy:" in text and THE_DEFAULT not in text
     wrong = command(project, "select", "uci", "--cells", "wine-dvo")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: --cells: 'wine-dvo' is not a cell of this study")

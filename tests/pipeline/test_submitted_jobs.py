@@ -164,15 +164,20 @@ def in_time(process: subprocess.Popen[str]) -> Iterator[IO[str]]:
 
 def line_with(words: str, process: subprocess.Popen[str]) -> str:
     """The next line with these words that it says."""
+    before = []
     with in_time(process) as said:
-        return next(line for line in said if words in line)
+        for line in said:
+            if words in line:
+                return line
+            before.append(line)
+    raise AssertionError(f"it did not say {words!r}, but {''.join(before)}")
 
 
-def rest_of(process: subprocess.Popen[str]) -> str:
-    """What it says after that, until it ends well."""
+def rest_of(process: subprocess.Popen[str], status: int = 0) -> str:
+    """What it says after that, until it ends with this status."""
     with in_time(process) as said, said:
         rest = said.read()
-    assert process.wait() == 0, rest
+    assert process.wait(PATIENCE) == status, rest
     return rest
 
 
@@ -223,9 +228,7 @@ def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nod
     name = command[-1]
 
     second = remotely.start("train")
-    assert second.stderr is not None
-    lines = iter(second.stderr.readline, "")
-    assert any(f"{name} is running on {nodes.http} already" in line for line in lines)
+    line_with(f"{name} is running on {nodes.http} already", second)
 
     other = make_cell(experiment={**endless, "epochs": 4000}, limits={"seeds": None})
     assert other.fingerprint("train") != cell.fingerprint("train")
@@ -233,9 +236,7 @@ def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nod
     assert status == 1 and f"{name} is running" in said and "with other settings, code or data" in said
 
     stop_job(nodes, *command)
-    said = "".join(lines)
-    second.stderr.close()
-    assert second.wait(PATIENCE) == 1
+    said = rest_of(second, status=1)
     assert f"{name} was stopped; the same command goes on from its last checkpoints" in said
 
     reached = checkpoints()
