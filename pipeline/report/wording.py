@@ -18,7 +18,7 @@ from pipeline.report.tables import (
 MARKS = {"reproduced": "✓", "differs": "✗", "told": "", "unfinished": "…", "not-run": "–"}
 TABLE_2 = (
     "Lower is better for all metrics of the paper, higher for AUROC. Inference times, the shortest of "
-    "twenty, are those of this study's machine and are not compared: the paper's are a GTX 1080 Ti's."
+    "several, are those of this study's machine and are not compared: the paper's are a GTX 1080 Ti's."
 )
 MEANINGS = {
     "reproduced": "reproduced: within two combined standard deviations of the paper's figure, or better",
