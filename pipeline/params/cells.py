@@ -88,7 +88,7 @@ class Cell:
 
     @property
     def plots(self) -> Path:
-        """What evaluation found for the report to draw; empty for tables."""
+        """What evaluation found for the report to draw; nothing of tables."""
         return self.evaluate / "plots"
 
     def state(self, stage: str) -> Path:
