@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from torch import Tensor, nn
@@ -35,7 +36,9 @@ class Served(PythonModel):
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> Prediction:
         values = model_input.to_numpy() if hasattr(model_input, "to_numpy") else model_input
-        x = _standardised(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)), self.settings["inputs"])
+        given = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        _check(given)
+        x = _standardised(given, self.settings["inputs"])
         with torch.inference_mode(), mnvi.options(relu_floor=self.settings["relu_floor"]):
             parts = [self._answer(part) for part in x.split(_BATCH)]
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
@@ -55,6 +58,16 @@ def _network(settings: dict[str, Any]) -> nn.Module:
     return mnvi.methods.build(
         settings["method"], lambda: build(**settings["arguments"]), **settings["method_arguments"]
     )
+
+
+def _check(x: Tensor) -> None:
+    """A value that is missing or no number would make its row's answer one, or end in words about distributions."""
+    rows = (~x.flatten(1).isfinite()).any(1).nonzero().flatten().tolist()
+    if rows:
+        named = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+        raise MlflowException.invalid_parameter_value(
+            f"rows {named}: values are missing, NaN or infinite; fill them in or leave these rows out"
+        )
 
 
 def _standardised(x: Tensor, inputs: dict[str, Any] | None) -> Tensor:

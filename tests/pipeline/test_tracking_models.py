@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mlflow.exceptions import MlflowException
 from test_tracking_server import free_port, server
 from torch import Tensor, nn
 from tracking_cases import Cell, Experiment, best_model, client, folder, new_store, runs  # noqa: F401
@@ -42,6 +43,15 @@ REGRESSION = {
     "ensemble": {"num_members": 3},
     "mc_mfvi": {"num_samples": 5, "init_log_var": -2.0},
 }
+
+
+def test_rows_with_values_that_are_no_numbers_are_named() -> None:
+    cell = Cell()
+    log(cell, network(cell, lambda: mnvi.models.mlp(3, 5)), torch.randn(7, 3))
+    rows = np.zeros((4, 3))
+    rows[1, 2], rows[3, 0] = np.nan, np.inf
+    with pytest.raises(MlflowException, match="rows 1, 3: values are missing, NaN or infinite; fill them in or leave"):
+        best_model("toy-mnvi").predict(rows)
 
 
 @pytest.mark.parametrize("method", REGRESSION)
