@@ -5,13 +5,12 @@ python -m pipeline.evaluate boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, files, missing
+from pipeline import console, missing
 from pipeline.stages import chosen_cell, package
 
 
 def main() -> None:
     cell, why = chosen_cell("evaluate")
-    files.write_json(cell.plots / "curves.json", {})  # an output of every cell, though only images have curves
     if why:
         missing.evaluate(cell, why)
     else:

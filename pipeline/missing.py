@@ -36,6 +36,7 @@ def evaluate(cell: Cell, why: str) -> None:
     }
     files.write_json(cell.evaluate / "scores.json", scores)
     files.write_json(cell.evaluate / "metrics.json", {})
+    files.write_json(cell.plots / "curves.json", {})
     _say(cell, why)
 
 

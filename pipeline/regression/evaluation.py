@@ -40,6 +40,7 @@ def run(cell: Cell) -> None:
         flat = _flat(scores)
         files.write_json(cell.evaluate / "scores.json", scores)
         files.write_json(cell.evaluate / "metrics.json", flat)
+        files.write_json(cell.plots / "curves.json", {})  # an output of every cell, though only images have curves
         tracked.metrics(flat, step=0)
         tracked.artifact(cell.evaluate / "scores.json")
 
