@@ -80,7 +80,7 @@ def _interrupting(others: list[ExitStack]) -> Iterator[None]:
         yield
     except StudyError:
         for end in others:
-            with suppress(SystemExit), end:
+            with suppress(SystemExit, StudyError), end:  # the latter of a full disk
                 raise SystemExit from None
         raise
 

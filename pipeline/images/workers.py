@@ -105,7 +105,8 @@ class Shortage:
         self.room, self.short = room, room < needed
         if self.short and (more or fewer):
             event = "a node is lost" if fewer else "a node is back"
-            go_on = min(trainings, room // fewest(self.cell, workers))
+            served = math.ceil if fewest(self.cell, workers) < workers else math.floor  # by Ray, one after the other
+            go_on = min(trainings, served(room / workers))
             say(
                 f"{self.cell.name}: {event}; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that "
                 f"there are, so {self._consequence(go_on, trainings, room)}"
@@ -117,7 +118,7 @@ class Shortage:
         if go_on == trainings == 1:
             return f"training goes on with {room} from the last checkpoint, on the same global batches"
         if go_on == trainings:
-            return "all trainings go on with fewer from their last checkpoints, on the same global batches"
+            return "all trainings go on from their last checkpoints, one with fewer on the same global batches"
         if go_on:
             return f"{go_on} of {trainings} trainings go on from their last checkpoints, and the others after them"
         waits = "training waits for another node"

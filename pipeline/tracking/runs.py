@@ -58,7 +58,7 @@ class Run:
     def instance(self) -> list[float | str | None]:
         """Tells this run and its children from others of the same stage: earlier, later, or in another store.
 
-        The id is that of a new run when the store was emptied meanwhile.
+        The id is that of a new run when the store was emptied meanwhile, as soon as the store has answered.
         """
         known = identity.read(self.state)
         return [known.instance, known.store, known.id]

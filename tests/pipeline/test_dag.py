@@ -99,9 +99,10 @@ class Project:
         while running.poll() is None and not started.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(running.pid, how)
-        assert running.wait(100) != 0
-        started.unlink()
         path.write_text(f"{whole}# after {how.name}\n")  # or DVC would take its results from its cache
+        assert running.wait(100) != 0
+        assert started.exists(), f"{stage} had not begun"
+        started.unlink()
 
     def damaged(self) -> list[Path]:
         """Files of the cache whose content is not what their names say."""

@@ -164,6 +164,7 @@ def test_a_ctrl_c_that_comes_right_before_the_wait_for_an_answer_is_seen(monkeyp
         way_out = Timer(20, os.write, (ours, b"s\n"))
         way_out.start()
         assert follow._asked_to_stop("job") is False
+        assert unseen.ident is not None, "nobody was asked"
         assert way_out.is_alive(), "only the answer ended the wait"
         way_out.cancel()
     os.close(ours)

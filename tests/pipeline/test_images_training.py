@@ -197,7 +197,13 @@ ADVICE = "With resources.allow_fewer_workers: true the same command goes on with
             {"workers": 2, "allow_fewer_workers": True},
             2,
             2,
-            "all trainings go on with fewer from their last checkpoints, on the same global batches",
+            "1 of 2 trainings go on from their last checkpoints, and the others after them",
+        ),
+        (
+            {"workers": 2, "allow_fewer_workers": True},
+            2,
+            3,
+            "all trainings go on from their last checkpoints, one with fewer on the same global batches",
         ),
     ],
 )
@@ -265,7 +271,9 @@ def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: 
 
 
 @pytest.mark.slow
-def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giving_up() -> None:
+def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giving_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         greedy = {"workers": 3}
@@ -274,6 +282,7 @@ def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giv
         assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
         assert workers.affordable(make_cell()) == (1, 2)
         recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
+        monkeypatch.setattr(tracking.runs, "_SOON", 60.0)
         cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
         search.run(cell)
         with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):

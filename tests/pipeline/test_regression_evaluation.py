@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from tiny_study import cell, enter
 from tracking_cases import runs
 
 import mnvi
-from pipeline import files
+from pipeline import files, missing
 from pipeline.regression import evaluation, folds, networks, search
 
 
@@ -142,3 +143,11 @@ def test_kappa_is_scaled_by_the_rows_of_the_training_fold():
     assert objective.elbo.num_data == 30
     assert isinstance(objective.elbo.kappa, mnvi.StepSchedule)
     assert objective.elbo.kappa(2) == 1.0
+
+
+def test_a_cell_without_data_has_all_the_files_that_dvc_expects():
+    stage = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())["stages"]["evaluate"]["do"]
+    missing.evaluate(one := cell("mnvi"), "no source has them")
+    for output in [*stage["outs"], *stage["metrics"]]:
+        (place,) = output
+        assert (one.evaluate / place.rpartition("/")[2]).exists()
