@@ -47,7 +47,7 @@ def digits(side: int = 32) -> tuple[Tensor, Tensor]:
 
 def photos(folder: Path) -> tuple[Tensor, Tensor]:
     """All images of a folder of class folders, 32 x 32."""
-    from mnvi.vision import torchvision
+    from mnvi._torchvision import torchvision
 
     transforms = torchvision.transforms
     read = transforms.Compose([transforms.Resize(32), transforms.CenterCrop(32), transforms.ToTensor()])

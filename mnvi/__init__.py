@@ -8,23 +8,21 @@
 (torch.Size([8, 3]), torch.Size([8, 3]))
 """
 
-from mnvi import covariance, layers, methods, metrics, models, replicas, rules
-from mnvi.convert import bayesian_layers, convert, kl_divergence
-from mnvi.covariance import DVI, JointGaussian
-from mnvi.elementwise import elementwise, quadrature, taylor
-from mnvi.export import export
-from mnvi.gaussian import Gaussian
-from mnvi.inference import optimize_for_inference
+from typing import NoReturn
+
+from mnvi import _moved, covariance, layers, methods, metrics, models, replicas, rules
+from mnvi.conversion import convert
+from mnvi.elbo import ELBO, Objective, StepSchedule, Terms, kl_divergence
+from mnvi.inference import export, optimize_for_inference
+from mnvi.layers import bayesian_layers, register_layer
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood, Uncertainty, moment_matched
-from mnvi.methods import Objective
-from mnvi.montecarlo import Ensemble, MonteCarlo, mc_dropout
-from mnvi.objective import ELBO, StepSchedule, Terms
-from mnvi.outputs import Samples
-from mnvi.parallel import DataParallel
+from mnvi.methods import DVI, Ensemble, MonteCarlo, mc_dropout
 from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, Sampled, SharedMeanField
-from mnvi.registry import NoRuleError
 from mnvi.rules import rule
-from mnvi.settings import options
+from mnvi.rules.elementwise import elementwise
+from mnvi.rules.options import options
+from mnvi.rules.table import NoRuleError
+from mnvi.values import Gaussian, JointGaussian, Samples
 
 __version__ = "0.1.0"
 
@@ -32,7 +30,6 @@ __all__ = [
     "DVI",
     "ELBO",
     "CategoricalLikelihood",
-    "DataParallel",
     "EmpiricalBayes",
     "Ensemble",
     "Gaussian",
@@ -65,9 +62,14 @@ __all__ = [
     "moment_matched",
     "optimize_for_inference",
     "options",
-    "quadrature",
+    "register_layer",
     "replicas",
     "rule",
     "rules",
-    "taylor",
 ]
+
+_moved.let_old_files_load()
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(_moved.explain(name))

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
-from mnvi.covariance import JointGaussian
-from mnvi.gaussian import Gaussian, values_can_be_read
-from mnvi.outputs import Samples
+from mnvi._validation import check_number
+from mnvi.moments._torch import values_can_be_read
+from mnvi.values.gaussian import Gaussian
+from mnvi.values.joint import JointGaussian
+from mnvi.values.samples import Samples
 
 Output = Tensor | Gaussian | JointGaussian | Samples
 
@@ -110,10 +112,7 @@ class GaussianLikelihood(Likelihood):
     def __init__(self, homoscedastic: bool = False, init_log_noise: float = 0.0) -> None:
         super().__init__()
         self.homoscedastic = homoscedastic
-        if isinstance(init_log_noise, bool) or not isinstance(init_log_noise, int | float):
-            raise TypeError(f"GaussianLikelihood: init_log_noise={init_log_noise!r} must be a number")
-        if not math.isfinite(init_log_noise):
-            raise ValueError(f"GaussianLikelihood: init_log_noise={init_log_noise!r} must be finite")
+        check_number("GaussianLikelihood: init_log_noise", init_log_noise)
         if homoscedastic:
             self.log_noise = nn.Parameter(torch.tensor(float(init_log_noise)))
 
@@ -238,8 +237,7 @@ class CategoricalLikelihood(Likelihood):
         self, num_samples: int = 64, approximation: str = "sampling", generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-            raise ValueError(f"CategoricalLikelihood: num_samples={num_samples!r} must be a whole number, at least 1")
+        check_number("CategoricalLikelihood: num_samples", num_samples, least=1, whole=True)
         if approximation not in ("sampling", "second_order", "probit"):
             raise ValueError(
                 f"CategoricalLikelihood: approximation={approximation!r} is not one of 'sampling', 'second_order', "

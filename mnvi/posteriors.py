@@ -10,19 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnvi.checks import is_number
-from mnvi.gaussian import Gaussian
-from mnvi.moments import divergence, linear
-from mnvi.precision import widened
+from mnvi._validation import check_number
+from mnvi.moments import divergence
+from mnvi.moments.affine import Affine, independent_weights, multiplicative_noise, shared_variance
+from mnvi.moments.precision import widened
+from mnvi.values.gaussian import Gaussian
 
 if TYPE_CHECKING:
-    from mnvi.layers import BayesianLayer
+    from mnvi.layers.base import BayesianLayer
 
 _SMALLEST_PRIOR_VARIANCE = 1e-9
 
 
 class Posterior(ABC):
-    """What a layer asks of its posterior :math:`q(w)`: parameters, moments of the output, and the divergence.
+    """Base class: what a layer asks of its posterior :math:`q(w)`, which is Gaussian and independent for every weight.
+
+    A posterior of your own says which parameters it adds, what variance they give each weight, and how far it is from
+    its prior; moments of the output, folding, export and replicas then work by themselves. Override :meth:`moments`
+    where they have a cheaper form: :func:`mnvi.optimize_for_inference` then leaves the layer as it is, and the log says
+    so. A posterior reads a layer's ``weight``, ``bias``, ``geometry``, ``in_units``, ``fan_in`` and the parameters it
+    has added, and calls nothing of it.
 
     Example:
         >>> import mnvi
@@ -39,16 +46,28 @@ class Posterior(ABC):
         """Variance of every weight, in the shape of ``weight``."""
 
     @abstractmethod
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
-        """Mean and variance of the layer's output; ``geometry`` is what the layer's ``prepared`` takes."""
-
-    @abstractmethod
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         """KL from the posterior of the layer's weights to their prior, summed."""
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
         """Variance of every bias, or None where biases are known."""
         return None
+
+    def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the layer's output, here for independent weights of :meth:`weight_variance`.
+
+        Args:
+            layer: owner of the parameters.
+            affine: the linear operation that the layer applies to its input.
+            mean: the input's means.
+            var: the input's variances, or None for a known input.
+        """
+        spread, bias_spread = self.weight_variance(layer), self.bias_variance(layer)
+        return independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
+
+    def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
+        """The layer's output: a :class:`mnvi.Gaussian` of :meth:`moments`, which see for the arguments."""
+        return Gaussian.trusted(*self.moments(layer, affine, mean, var))
 
 
 @dataclass(frozen=True)
@@ -83,32 +102,30 @@ class MultiplicativeNoise(Posterior):
     init_rho: float = -3.0
 
     def __post_init__(self) -> None:
-        _check_positive("MultiplicativeNoise", "prior_variance", self.prior_variance)
+        check_number("MultiplicativeNoise: prior_variance", self.prior_variance, above=0)
         if self.prior_variance < _SMALLEST_PRIOR_VARIANCE:
             raise ValueError(
                 f"MultiplicativeNoise: prior_variance={self.prior_variance!r} must be at least "
                 f"{_SMALLEST_PRIOR_VARIANCE:g}; below it the 1e-10 inside the KL's logarithm would make it negative "
                 "for noise variances alpha of less than 8"
             )
-        _check_finite("MultiplicativeNoise", "init_rho", self.init_rho)
+        check_number("MultiplicativeNoise: init_rho", self.init_rho)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.rho = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_rho))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.along_weight(F.softplus(widened(layer.rho))) * widened(layer.weight).square()
+        alpha = F.softplus(widened(layer.rho))
+        return layer.geometry.along_weight(alpha, layer.weight) * widened(layer.weight).square()
 
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
-        affine, mean, var = layer.prepared(x, **geometry)
-        weight, bias = layer.weight, layer.bias
+    def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
         if var is None:  # noise laid on the weights instead: the backward pass need not go through to the input
-            spread = self.weight_variance(layer)
-            return Gaussian.trusted(*linear.independent_weights(affine, mean, None, weight, bias, spread, None))
-        alpha = layer.along_input(F.softplus(widened(layer.rho)))
-        return Gaussian.trusted(*linear.multiplicative_noise(affine, mean, var, weight, bias, alpha))
+            return super().moments(layer, affine, mean, var)
+        alpha = affine.along_input(F.softplus(widened(layer.rho)))
+        return multiplicative_noise(affine, mean, var, layer.weight, layer.bias, alpha)
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
-        weight, alpha = layer.grouped_weight(), layer.grouped_units(F.softplus(widened(layer.rho)))
+        weight, alpha = layer.geometry.grouped(layer.weight, F.softplus(widened(layer.rho)))
         return divergence.multiplicative_noise(weight, alpha, self.prior_variance)
 
 
@@ -140,8 +157,8 @@ class MeanField(Posterior):
 
     def __post_init__(self) -> None:
         if not isinstance(self.prior_variance, EmpiricalBayes):
-            _check_positive("MeanField", "prior_variance", self.prior_variance)
-        _check_finite("MeanField", "init_log_var", self.init_log_var)
+            check_number("MeanField: prior_variance", self.prior_variance, above=0)
+        check_number("MeanField: init_log_var", self.init_log_var)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.log_var = nn.Parameter(torch.full_like(layer.weight, self.init_log_var))
@@ -155,13 +172,6 @@ class MeanField(Posterior):
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
         return None if layer.bias_log_var is None else widened(layer.bias_log_var).exp()
-
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
-        affine, mean, var = layer.prepared(x, **geometry)
-        spread, bias_spread = widened(layer.log_var).exp(), self.bias_variance(layer)
-        return Gaussian.trusted(
-            *linear.independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
-        )
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         pairs = [(layer.weight, layer.log_var)]
@@ -201,23 +211,23 @@ class SharedMeanField(Posterior):
     init_log_var: float = -10.0
 
     def __post_init__(self) -> None:
-        _check_positive("SharedMeanField", "prior_variance", self.prior_variance)
-        _check_finite("SharedMeanField", "init_log_var", self.init_log_var)
+        check_number("SharedMeanField: prior_variance", self.prior_variance, above=0)
+        check_number("SharedMeanField: init_log_var", self.init_log_var)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.log_var = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_log_var))
 
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
-        return layer.along_weight(widened(layer.log_var).exp()).expand_as(layer.weight)
+        spread = widened(layer.log_var).exp()
+        return layer.geometry.along_weight(spread, layer.weight).expand_as(layer.weight)
 
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Gaussian:
-        affine, mean, var = layer.prepared(x, **geometry)
-        spread = layer.along_input(widened(layer.log_var).exp())
-        return Gaussian.trusted(*linear.shared_variance(affine, mean, var, layer.weight, layer.bias, spread))
+    def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        spread = affine.along_input(widened(layer.log_var).exp())
+        return shared_variance(affine, mean, var, layer.weight, layer.bias, spread)
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
-        log_var = layer.grouped_units(layer.log_var).expand_as(layer.grouped_weight())
-        return divergence.mean_field(layer.grouped_weight(), log_var, self.prior_variance)
+        weight, log_var = layer.geometry.grouped(layer.weight, layer.log_var)
+        return divergence.mean_field(weight, log_var.expand_as(weight), self.prior_variance)
 
 
 @dataclass(frozen=True)
@@ -255,8 +265,11 @@ class Sampled(Posterior):
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
         return self.posterior.bias_variance(layer)
 
-    def forward(self, layer: BayesianLayer, x: Tensor | Gaussian, **geometry: Any) -> Tensor:  # type: ignore[override]
-        return self.posterior.forward(layer, x, **geometry).sample(1)[0]
+    def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.posterior.moments(layer, affine, mean, var)
+
+    def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        return Gaussian.trusted(*self.moments(layer, affine, mean, var)).sample(1)[0]
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         return self.posterior.kl_divergence(layer)
@@ -286,18 +299,8 @@ class EmpiricalBayes:
     scale: float = 5.0
 
     def __post_init__(self) -> None:
-        _check_positive("EmpiricalBayes", "shape", self.shape)
-        _check_positive("EmpiricalBayes", "scale", self.scale)
+        check_number("EmpiricalBayes: shape", self.shape, above=0)
+        check_number("EmpiricalBayes: scale", self.scale, above=0)
 
     def kl_divergence(self, mean: Tensor, log_var: Tensor, scale: float) -> Tensor:
         return divergence.empirical_bayes(mean, log_var, self.shape, scale)
-
-
-def _check_positive(owner: str, name: str, value: float) -> None:
-    if not is_number(value) or not 0 < value < float("inf"):
-        raise ValueError(f"{owner}: {name}={value!r} must be a finite number > 0")
-
-
-def _check_finite(owner: str, name: str, value: float) -> None:
-    if not is_number(value) or not abs(value) < float("inf"):
-        raise ValueError(f"{owner}: {name}={value!r} must be a finite number")

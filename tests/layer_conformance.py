@@ -16,7 +16,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.overrides import TorchFunctionMode
 
 import mnvi
-from mnvi.layers import BayesianLayer
+from mnvi.layers.base import BayesianLayer
 
 SAMPLES = 100_000
 BATCH = 2_000  # drawn at a time

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import mnvi
-from mnvi.alike import described
+from mnvi.replicas.alike import described
 
 LOCK = threading.Lock()
 

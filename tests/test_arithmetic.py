@@ -13,7 +13,7 @@ from rule_checks import (
 )
 
 import mnvi
-from mnvi.gaussian import RULES
+from mnvi.rules.table import RULES
 
 FLOATS = torch.randn(3, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 X, Y = gaussian(3, 4), gaussian(4, seed=1)

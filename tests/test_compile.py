@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import mnvi
-from mnvi.models.resnet18 import BasicBlock
+from mnvi.models._resnet import BasicBlock
 
 POSTERIORS = {
     "multiplicative": mnvi.MultiplicativeNoise(prior_variance=1e-2),

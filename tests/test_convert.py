@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 import mnvi
-from mnvi.layers import BayesianLayer
+from mnvi.layers.base import BayesianLayer
 
 NOISE = mnvi.MultiplicativeNoise(prior_variance=0.1)
 FIELD = mnvi.MeanField(prior_variance=0.1)

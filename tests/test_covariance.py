@@ -14,8 +14,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.utils import _pytree as pytree
 
 import mnvi
-from mnvi.covariance import JointGaussian
-from mnvi.moments import covariance
+from mnvi.values.joint import JointGaussian
+from mnvi.moments import joint
 
 STANDARD_ERRORS = 5
 

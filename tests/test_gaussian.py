@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 import mnvi
 from mnvi import Gaussian
-from mnvi.gaussian import safe_sqrt
+from mnvi.moments.normal import safe_sqrt
 
 SAMPLES = 200_000
 STANDARD_ERRORS = 5.0

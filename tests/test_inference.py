@@ -9,7 +9,7 @@ from networks import MODELS, POSTERIORS, disturb_batch_norms, trained
 from torch import nn
 
 import mnvi
-from mnvi.folding import FoldedBatchNorm
+from mnvi.inference.folding import FoldedBatchNorm
 
 RTOL = 1e-5  # of the largest entry: float32 sums in another order, through up to 21 layers
 
@@ -102,7 +102,7 @@ def test_batch_norm_without_affine_parameters_folds():
 
 
 def test_torchvision_resnet18_folds_all_batch_norms():
-    from mnvi.vision import torchvision
+    from mnvi._torchvision import torchvision
 
     model = trained(torchvision.models.resnet18(num_classes=4), POSTERIORS["multiplicative"], (3, 32, 32))
     assert batch_norms(model) == 20

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
-from mnvi.mean_calls import call_method, with_mean_calls
+from mnvi.conversion.mean_calls import call_method, with_mean_calls
 
 
 class Averaging(nn.Module):

@@ -8,7 +8,7 @@ from torch import nn
 
 import mnvi
 from mnvi.models import all_cnn, lenet, mlp, resnet18
-from mnvi.vision import torchvision
+from mnvi._torchvision import torchvision
 
 IMAGE_28, IMAGE_32, IMAGE_64 = (1, 28, 28), (3, 32, 32), (3, 64, 64)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import mnvi
-from mnvi.registry import RuleTable, every
+from mnvi.rules.table import RuleTable, every
 
 
 class Value:

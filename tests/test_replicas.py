@@ -14,7 +14,7 @@ from torch import nn
 
 import mnvi
 from mnvi import blocks, replicas
-from mnvi.recording import Recording
+from mnvi.replicas.recording import Recording
 
 SEEDS = [5, 6, 7]
 FEATURES = 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import mnvi
-from mnvi.settings import Options, current
+from mnvi.rules.options import Options, current
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from rule_checks import (
 from torch import Tensor, nn
 
 import mnvi
-from mnvi.gaussian import RULES
-from mnvi.precision import widened
-from mnvi.registry import NoRuleError
+from mnvi.rules.table import RULES
+from mnvi.moments.precision import widened
+from mnvi.rules.table import NoRuleError
 
 X = gaussian(2, 4, 6)
 INDEX = torch.tensor([0, 2, 1])

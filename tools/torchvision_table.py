@@ -41,7 +41,7 @@ DEFAULT_SIDE = 64
 
 
 def names() -> list[str]:
-    from mnvi.vision import torchvision
+    from mnvi._torchvision import torchvision
 
     found: list[str] = torchvision.models.list_models(module=torchvision.models)
     return found
@@ -53,7 +53,7 @@ def side(name: str) -> int:
 
 def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
     """Try one network; raises AssertionError or what the network raised where something is wrong."""
-    from mnvi.vision import torchvision
+    from mnvi._torchvision import torchvision
 
     torch.manual_seed(0)
     options = {"num_classes": CLASSES}

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnvi.metrics.checks import check_classification
+from mnvi._validation import check_number
+from mnvi.metrics._inputs import check_classification
 from mnvi.metrics.classification import wrong
 
 
@@ -44,8 +45,7 @@ def reliability(probs: Tensor, labels: Tensor, num_bins: int = 20) -> Reliabilit
         tensor([1., 2.], dtype=torch.float64)
     """
     check_classification(probs, labels)
-    if isinstance(num_bins, bool) or not isinstance(num_bins, int) or num_bins < 1:
-        raise ValueError(f"num_bins is {num_bins!r}; expected an integer of at least 1")
+    check_number("num_bins", num_bins, least=1, whole=True)
     confidence, correct = probs.amax(-1), ~wrong(probs, labels)
     inner_edges = torch.arange(1, num_bins, dtype=torch.float64, device=probs.device) / num_bins
     bins = torch.bucketize(confidence, inner_edges.to(probs.dtype))

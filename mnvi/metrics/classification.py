@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mnvi.metrics.checks import check_classification
+from mnvi.metrics._inputs import check_classification
 
 
 def misclassification(probs: Tensor, labels: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from mnvi.metrics.checks import check_devices, check_regression, check_targets, check_tensor
+from mnvi.metrics._inputs import check_devices, check_regression, check_targets, check_tensor
 
 
 def log_likelihood(distribution: Distribution, targets: Tensor) -> Tensor:

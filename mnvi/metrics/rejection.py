@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnvi.metrics.checks import check_classification
+from mnvi.metrics._inputs import check_classification
 from mnvi.metrics.classification import wrong
 from mnvi.metrics.uncertainty import entropy
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mnvi.metrics.checks import check_probabilities
+from mnvi.metrics._inputs import check_probabilities
 
 
 def predictive_entropy(probs: Tensor) -> Tensor:

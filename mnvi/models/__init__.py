@@ -9,9 +9,9 @@ Example:
     1111946
 """
 
-from mnvi.models.all_cnn import all_cnn
-from mnvi.models.lenet import lenet
-from mnvi.models.mlp import mlp
-from mnvi.models.resnet18 import resnet18
+from mnvi.models._all_cnn import all_cnn
+from mnvi.models._lenet import lenet
+from mnvi.models._mlp import mlp
+from mnvi.models._resnet import resnet18
 
 __all__ = ["all_cnn", "lenet", "mlp", "resnet18"]

@@ -4,17 +4,18 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from mnvi._validation import check_number
 
-def check_size(name: str, value: int) -> None:
-    """Refuse a number of classes, channels or units that is not a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} is {value!r}; expected an integer of at least 1")
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse numbers of classes, channels or units that are not positive integers."""
+    for name, value in sizes.items():
+        check_number(name, value, least=1, whole=True)
 
 
 def check_dropout(dropout: float) -> None:
     """Refuse a dropout probability outside [0, 1)."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is {dropout!r}; expected a probability in [0, 1), 0 for none")
+    check_number("dropout", dropout, least=0, below=1)
 
 
 def initialise(model: nn.Module, weight_: Callable[[Tensor], Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mnvi.precision import widened
+from mnvi.moments.precision import widened
 
 # How fast the shift of the logits saturates with their variance; chosen among 1/4 and 1/2 by the measurements below.
 _DAMPING = 0.25

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mnvi.precision import widened
+from mnvi.moments.precision import widened
 
 # The value SELU saturates at, with the sign turned: what torch's alpha dropout replaces dropped entries by.
 _SATURATION = 1.7580993408473766

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.first_order import first_order
+from mnvi.moments._torch import is_traced
+from mnvi.moments.differentiation import first_order
 
 Formula = Callable[..., tuple[Tensor, Tensor]]
 
@@ -38,7 +39,7 @@ def lean(formula: Formula) -> Formula:
     def moments(mean: Tensor, var: Tensor, *tensors: Tensor, **constants: Any) -> tuple[Tensor, Tensor]:
         bound = functools.partial(formula, **constants)
         inputs = (mean.to(var.dtype), var, *tensors)
-        if not is_eager():
+        if is_traced():
             expectation, variance = bound(*inputs)
         elif torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
             expectation, variance = _Recomputed.apply(bound, *inputs)
@@ -47,11 +48,6 @@ def lean(formula: Formula) -> Formula:
         return expectation.to(mean.dtype), variance
 
     return moments
-
-
-def is_eager() -> bool:
-    """Whether operations run one by one, with autograd keeping what they need: not compiled, not transformed."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
 
 
 class _Recomputed(torch.autograd.Function):

@@ -16,6 +16,12 @@ def bounded_sqrt(var: Tensor, largest: float | None = None) -> Tensor:
     return var.clamp(min=SMALLEST_VARIANCE, max=None if largest is None else largest**2).sqrt()
 
 
+def safe_sqrt(var: Tensor) -> Tensor:
+    """Square root whose gradient at zero is zero instead of infinite."""
+    positive = var > 0
+    return torch.where(positive, torch.where(positive, var, 1.0).sqrt(), 0.0)
+
+
 def proportional(variance: Tensor, var: Tensor, sigma: Tensor) -> Tensor:
     """A variance found for the bounded ``sigma``, scaled to the real ``var``: zero without noise, and so smooth."""
     return variance * (var / (sigma * sigma))

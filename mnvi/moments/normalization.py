@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.precision import widened
+from mnvi.moments.precision import widened
 
 
 def batch_norm(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mnvi.precision import widened
+from mnvi.moments.precision import widened
 
 
 def product(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from mnvi.gaussian import safe_sqrt
+from mnvi.moments._torch import is_traced
+from mnvi.moments.normal import safe_sqrt
 
 Function = Callable[[Tensor], Tensor]
 
@@ -130,11 +131,7 @@ def _forgetful(function: Callable, *tensors: Tensor) -> Any:
 
 def _remembers() -> bool:
     """Whether eager autograd would keep every intermediate value."""
-    return (
-        not torch.compiler.is_compiling()
-        and torch.is_grad_enabled()
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    return torch.is_grad_enabled() and not is_traced()
 
 
 def taylor_moments(function: Function, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Which torch function is answered by which moment function, for :class:`mnvi.Gaussian`.
 
-The table of :class:`mnvi.JointGaussian` is in ``covariance``.
+The table of :class:`mnvi.JointGaussian` is in ``joint``.
 
 >>> import torch, mnvi
 >>> mnvi.rules.has_rule(torch.relu)
@@ -11,7 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mnvi.gaussian import RULES
+from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
+    activations,
+    arithmetic,
+    attention,
+    contractions,
+    dropout,
+    extremes,
+    interpolation,
+    joint,
+    linear,
+    normalization,
+    pooling,
+    shapes,
+)
+from mnvi.rules.table import RULES
+
+__all__ = ["has_rule", "rule"]
 
 
 def rule(*functions: Callable) -> Callable[[Callable], Callable]:
@@ -46,19 +62,3 @@ def has_rule(function: Callable) -> bool:
         (True, False)
     """
     return function in RULES
-
-
-from mnvi.rules import (  # noqa: E402, F401
-    activations,
-    arithmetic,
-    attention,
-    contractions,
-    covariance,
-    dropout,
-    extremes,
-    interpolation,
-    linear,
-    normalization,
-    pooling,
-    shapes,
-)

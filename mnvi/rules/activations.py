@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,27 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.elementwise import elementwise
-from mnvi.gaussian import RULES, Gaussian
-from mnvi.moments import (
-    elu as elu_moments,
-)
-from mnvi.moments import (
-    gelu as gelu_moments,
-)
-from mnvi.moments import (
-    logistic,
-    piecewise,
-    rectifiers,
-    transcendental,
-)
+from mnvi.moments import elu as elu_moments
+from mnvi.moments import gelu as gelu_moments
+from mnvi.moments import logistic, piecewise, rectifiers, transcendental
+from mnvi.moments._torch import let_dynamo_dispatch
 from mnvi.moments.hardswish import hardswish as hardswish_moments
+from mnvi.moments.precision import widened
 from mnvi.moments.quadrature import taylor_moments
 from mnvi.moments.relu import relu as relu_moments
 from mnvi.moments.softsign import softsign as softsign_moments
-from mnvi.precision import widened
-from mnvi.registry import NoRuleError, every
-from mnvi.settings import current
+from mnvi.rules.elementwise import elementwise
+from mnvi.rules.options import current
+from mnvi.rules.table import RULES, NoRuleError, every
+from mnvi.values.gaussian import Gaussian
 
 Function = Callable[[Tensor], Tensor]
 Moments = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -50,7 +41,7 @@ def _answer(x: Gaussian, function: Function, moments: Moments) -> Gaussian:
             f"only the first argument may be a Gaussian, but it is a {type(x).__name__}; pass x.mean instead"
         )
     wide = x.mean.to(x.var.dtype)  # half-precision means are rounded once, at the end
-    if current.value.activation == "taylor":
+    if current().activation == "taylor":
         expectation, variance = taylor_moments(function, wide, x.var)
     else:
         expectation, variance = moments(wide, x.var)
@@ -92,8 +83,8 @@ for _name, _pair in _WITHOUT_ARGUMENTS.items():
 
 @RULES.rule(*every("relu"))
 def relu(x: Gaussian, inplace: bool = False) -> Gaussian:
-    floor = current.value.relu_floor
-    if current.value.activation == "taylor":
+    floor = current().relu_floor
+    if current().activation == "taylor":
         return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var.clamp(min=floor) if floor else x.var))
     return Gaussian.trusted(*relu_moments(x.mean, x.var, floor))
 
@@ -132,7 +123,7 @@ def rrelu(
     if training:
         moments = partial(piecewise.random_kink, lowest=lower, highest=upper)
     out = _answer(x, lambda z: F.leaky_relu(z, 0.5 * (lower + upper)), moments)
-    if training and current.value.activation == "taylor":  # the slope is no argument of the function above
+    if training and current().activation == "taylor":  # the slope is no argument of the function above
         below = widened(x.mean).clamp(max=0)
         return Gaussian.trusted(out.mean, out.var + (upper - lower) ** 2 / 12 * below.square())
     return out
@@ -286,14 +277,4 @@ def glu(x: Gaussian, dim: int = -1) -> Gaussian:
     return product
 
 
-def _let_dynamo_dispatch(*functions: Callable) -> None:
-    """Tell ``torch.compile`` that these functions ask their arguments for ``__torch_function__``.
-
-    They do, but torch's list says otherwise, and the compiler believes the list.
-    """
-    torch.overrides.get_ignored_functions().difference_update(functions)
-    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):
-        dynamo.get_overridable_functions().update(functions)
-
-
-_let_dynamo_dispatch(F.hardsigmoid, F.hardswish, F.sigmoid, F.tanh)
+let_dynamo_dispatch(F.hardsigmoid, F.hardswish, F.sigmoid, F.tanh)

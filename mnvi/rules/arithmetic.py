@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import products
 from mnvi.moments.maximum import maximum as larger
-from mnvi.precision import widened
-from mnvi.registry import every
-from mnvi.value import refuse_complex
+from mnvi.moments.precision import widened
+from mnvi.rules.table import RULES, every
+from mnvi.values.base import refuse_complex
+from mnvi.values.gaussian import Gaussian
 
 Operand = Any  # a Gaussian, a tensor or a number; one Gaussian at least
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import attention
-from mnvi.registry import every
+from mnvi.rules.table import RULES, every
+from mnvi.values.gaussian import Gaussian
 
 Value = Gaussian | Tensor
 

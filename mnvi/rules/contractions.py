@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import products
-from mnvi.precision import full_precision, widened
-from mnvi.registry import every
-from mnvi.value import refuse_complex
+from mnvi.moments.precision import full_precision, widened
+from mnvi.rules.table import RULES, every
+from mnvi.values.base import refuse_complex
+from mnvi.values.gaussian import Gaussian
 
 Value = Gaussian | Tensor
 

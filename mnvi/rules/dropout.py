@@ -8,22 +8,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
+from mnvi._validation import check_number
 from mnvi.moments import dropout as moments
-from mnvi.settings import current
-
-
-def check_probability(p: float) -> None:
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout: p={p} must be a probability between 0 and 1")
+from mnvi.rules.options import current
+from mnvi.rules.table import RULES
+from mnvi.values.gaussian import Gaussian
 
 
 def _dropout(sampled: Callable, variance: Callable, trains_by_default: bool) -> Callable:
     def answer(input: Gaussian, p: float = 0.5, training: bool = trains_by_default, inplace: bool = False) -> Gaussian:
-        check_probability(p)
+        check_number("dropout: p", p, least=0, most=1)
         if not training or p == 0:
             return input
-        if current.value.dropout == "variance":
+        if current().dropout == "variance":
             return Gaussian.trusted(*variance(input.mean, input.var, p))
         return Gaussian.trusted(*sampled(input.mean, input.var, p))
 

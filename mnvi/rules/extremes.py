@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments.pooling import largest
-from mnvi.registry import every
 from mnvi.rules.arithmetic import maximum, minimum, neg
-from mnvi.settings import current
+from mnvi.rules.options import current
+from mnvi.rules.table import RULES, every
+from mnvi.values.gaussian import Gaussian
 
 
 class Extreme(NamedTuple):
@@ -39,7 +39,7 @@ def amax(input: Gaussian, dim: int | Sequence[int] = (), keepdim: bool = False, 
     others = [d for d in range(input.dim()) if d not in dims]
     shape = [1 if d in dims else size for d, size in enumerate(input.shape)] if keepdim else None
     rows = input.map(lambda t: t.permute(*others, *dims).flatten(len(others)))
-    mean, var, _ = largest(rows.mean, rows.var, -1, current.value.max_pool == "clark")
+    mean, var, _ = largest(rows.mean, rows.var, -1, current().max_pool == "clark")
     return Gaussian.trusted(mean, var) if shape is None else Gaussian.trusted(mean.view(shape), var.view(shape))
 
 
@@ -55,7 +55,7 @@ def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None
         return maximum(input, dim if other is None else other)
     if dim is None:
         return amax(input)
-    mean, var, indices = largest(input.mean, input.var, dim, current.value.max_pool == "clark")
+    mean, var, indices = largest(input.mean, input.var, dim, current().max_pool == "clark")
     if keepdim:
         mean, var, indices = (t.unsqueeze(dim) for t in (mean, var, indices))
     return Extreme(Gaussian.trusted(mean, var), indices)

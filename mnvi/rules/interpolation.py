@@ -6,9 +6,10 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import interpolation
-from mnvi.precision import full_precision
+from mnvi.moments.precision import full_precision
+from mnvi.rules.table import RULES
+from mnvi.values.gaussian import Gaussian
 
 
 @RULES.rule(F.interpolate)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mnvi.gaussian import RULES, Gaussian
-from mnvi.precision import full_precision, widened
+from mnvi.moments.precision import full_precision, widened
+from mnvi.rules.table import RULES
+from mnvi.values.gaussian import Gaussian
 
 _CONVOLUTIONS = (
     torch.conv1d, torch.conv2d, torch.conv3d,

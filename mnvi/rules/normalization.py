@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import normalization
-from mnvi.value import refuse_all_but_first
+from mnvi.rules.table import RULES
+from mnvi.values.base import refuse_all_but_first
+from mnvi.values.gaussian import Gaussian
 
 
 def _normalised(moments: Callable) -> Callable[..., Gaussian]:

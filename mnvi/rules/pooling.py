@@ -8,9 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mnvi.gaussian import RULES, Gaussian
 from mnvi.moments import pooling
-from mnvi.settings import current
+from mnvi.moments._torch import NATIVE_FUNCTIONS
+from mnvi.rules.options import current
+from mnvi.rules.table import RULES
+from mnvi.values.gaussian import Gaussian
 
 
 def _max_pool(dims: int, adaptive: bool, with_indices: bool) -> Callable:
@@ -21,7 +23,7 @@ def _max_pool(dims: int, adaptive: bool, with_indices: bool) -> Callable:
         choices = {"argmax": pooling.max_pool, "clark": pooling.clark_max_pool}
 
     def answer(input: Gaussian, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
-        mean, var, indices = choices[current.value.max_pool](input.mean, input.var, dims, *args, **kwargs)
+        mean, var, indices = choices[current().max_pool](input.mean, input.var, dims, *args, **kwargs)
         pooled = Gaussian.trusted(mean, var)
         return (pooled, indices) if with_indices or return_indices else pooled
 
@@ -43,10 +45,10 @@ def _answer(name: str, handler: Callable, *namespaces: Any) -> None:
 
 for _d in (1, 2, 3):
     _answer(f"max_pool{_d}d", _max_pool(_d, adaptive=False, with_indices=False), F, torch)
-    _answer(f"max_pool{_d}d_with_indices", _max_pool(_d, adaptive=False, with_indices=True), F, torch, torch._C._nn)
+    _answer(f"max_pool{_d}d_with_indices", _max_pool(_d, adaptive=False, with_indices=True), F, torch, NATIVE_FUNCTIONS)
     _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=False), F)
     # Outside nn.functional the adaptive ones always return indices.
-    _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=True), torch, torch._C._nn)
+    _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=True), torch, NATIVE_FUNCTIONS)
     _answer(f"adaptive_max_pool{_d}d_with_indices", _max_pool(_d, adaptive=True, with_indices=True), F)
-    _answer(f"avg_pool{_d}d", _average(pooling.avg_pool, _d), F, torch, torch._C._nn)
-    _answer(f"adaptive_avg_pool{_d}d", _average(pooling.adaptive_avg_pool, _d), F, torch, torch._C._nn)
+    _answer(f"avg_pool{_d}d", _average(pooling.avg_pool, _d), F, torch, NATIVE_FUNCTIONS)
+    _answer(f"adaptive_avg_pool{_d}d", _average(pooling.adaptive_avg_pool, _d), F, torch, NATIVE_FUNCTIONS)

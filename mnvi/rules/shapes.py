@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.gaussian import RULES, Gaussian
-from mnvi.precision import widened
-from mnvi.registry import every
-from mnvi.value import refuse_all_but_first, refuse_complex
+from mnvi.moments.precision import widened
+from mnvi.rules.table import RULES, every
+from mnvi.values.base import refuse_all_but_first, refuse_complex
+from mnvi.values.gaussian import Gaussian
 
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mnvi.vision import torchvision
+from mnvi._torchvision import torchvision
 from pipeline.data import augmentation
 from pipeline.data.augmentation import AUGMENTATIONS, NORMALISATIONS, transform
 from pipeline.errors import StudyError

@@ -22,7 +22,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mnvi.vision import torchvision
+from mnvi._torchvision import torchvision
 from pipeline import files
 from pipeline.data import folders, image_sources, load_images
 from pipeline.data.folders import find_folder

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mnvi.vision import torchvision
+from mnvi._torchvision import torchvision
 from pipeline.images.foreign import fitted
 
 resize = torchvision.transforms.functional.resize

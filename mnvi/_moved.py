@@ -1,0 +1,57 @@
+"""Names of earlier versions: files that were saved under them load, and a name that is gone says what to write."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+_GONE = {
+    "DataParallel": "use torch.nn.parallel.DistributedDataParallel, one process per device; it needs nothing from here",
+    "quadrature": "write mnvi.elementwise(function, 'quadrature', order=...)",
+    "taylor": "write mnvi.elementwise(function, 'taylor')",
+}
+
+# Where the classes and functions that version 0.1.0 pickled are now.
+_PLACES = {
+    "mnvi.attention": ("mnvi.layers.attention", "mnvi.layers.shifted_windows"),
+    "mnvi.folding": ("mnvi.inference.folding",),
+    "mnvi.frozen": ("mnvi.inference.frozen",),
+    "mnvi.mean_calls": ("mnvi.conversion.mean_calls",),
+    "mnvi.montecarlo": ("mnvi.methods.montecarlo", "mnvi.methods.ensemble"),
+    "mnvi.objective": ("mnvi.elbo",),
+    "mnvi.outputs": ("mnvi.values.samples",),
+    "mnvi.settings": ("mnvi.rules.options",),
+    "mnvi.value": ("mnvi.values.base",),
+    "mnvi.gaussian": ("mnvi.values.gaussian",),
+    "mnvi.models.all_cnn": ("mnvi.models._all_cnn",),
+    "mnvi.models.lenet": ("mnvi.models._lenet",),
+    "mnvi.models.mlp": ("mnvi.models._mlp",),
+    "mnvi.models.resnet18": ("mnvi.models._resnet",),
+}
+
+
+class _Moved(ModuleType):
+    """An earlier module, as ``torch.load`` and ``pickle`` look names up in it."""
+
+    def __getattr__(self, name: str) -> object:
+        for place in _PLACES[self.__name__]:
+            if not name.startswith("__") and hasattr(module := import_module(place), name):
+                return getattr(module, name)
+        raise AttributeError(
+            f"{self.__name__}.{name} was moved in mnvi 0.2 and is not kept for old files; load the file with mnvi 0.1, "
+            "save the model's state_dict(), and load that into a model made by mnvi.convert"
+        )
+
+
+def let_old_files_load() -> None:
+    """Pickles name modules; those of earlier versions lead to where their contents are now."""
+    for name in _PLACES:
+        sys.modules.setdefault(name, _Moved(name))
+
+
+def explain(name: str) -> str:
+    """What to say where ``mnvi`` has no such name."""
+    if name in _GONE:
+        return f"mnvi.{name} was removed in version 0.2: {_GONE[name]}"
+    return f"module 'mnvi' has no attribute {name!r}"

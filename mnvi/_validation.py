@@ -1,0 +1,54 @@
+"""One check for every number that a caller gives."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from torch import Tensor
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    whole: bool = False,
+) -> None:
+    """Raise ``ValueError``, with what was expected, unless a value is a finite number within bounds; numpy's count.
+
+    Args:
+        name: who asks for which argument, e.g. ``"ELBO: kappa"``.
+        value: what was given.
+        least, above: the lower bound, itself allowed or not.
+        most, below: the upper bound, likewise.
+        whole: whether only whole numbers will do.
+
+    Example:
+        >>> check_number("ELBO: kappa", 0.5, least=0)
+        >>> try:
+        ...     check_number("Recipe: epochs", 0, least=1, whole=True)
+        ... except ValueError as error:
+        ...     print(error)
+        Recipe: epochs=0 must be a whole number, at least 1
+    """
+    kind = Integral if whole else Real
+    if (
+        isinstance(value, kind)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+        and (below is None or value < below)
+    ):
+        return
+    bounds = (("at least", least), ("above", above), ("at most", most), ("below", below))
+    limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+    expected = f"a {'whole' if whole else 'finite'} number{', ' if limits else ''}{limits}"
+    hint = "; take the number out of the tensor with .item()" if isinstance(value, Tensor) else ""
+    raise ValueError(f"{name}={value!r} must be {expected}{hint}")

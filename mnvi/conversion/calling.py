@@ -1,0 +1,32 @@
+"""Modules that use the weights of a layer without calling it, rewritten to call it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mnvi.layers import shifted_windows
+from mnvi.layers.attention import MultiheadAttention
+
+
+def call_all_layers(model: nn.Module) -> None:
+    """Rewrite, in place, the modules that use the weights of a layer without calling it, so that they call it.
+
+    Known are torch's multi-head attention, the fused inference path of its transformer encoder (switched off), and
+    torchvision's shifted-window attention. What they compute stays the same.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2).eval()
+        >>> call_all_layers(model)
+        >>> type(model.self_attn).__module__
+        'mnvi.layers.attention'
+    """
+    for module in list(model.modules()):
+        if type(module) is nn.MultiheadAttention:
+            MultiheadAttention.take_over(module)
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # torch's own condition for the fused path, and used for nothing else
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+        if shifted_windows.is_torchvisions(module):
+            module.__class__ = getattr(shifted_windows, type(module).__name__)

@@ -1,0 +1,204 @@
+"""Model in, Bayesian model out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TypeVar, cast
+
+from torch import Tensor, nn
+
+from mnvi.conversion.calling import call_all_layers
+from mnvi.conversion.copying import copied
+from mnvi.conversion.mean_calls import adapt_mean_calls
+from mnvi.layers.attention import Projection
+from mnvi.layers.base import BayesianLayer
+from mnvi.layers.registry import BAYESIAN
+from mnvi.posteriors import Posterior
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+Selector = str | type[nn.Module] | Callable[[str, nn.Module], bool]
+Selectors = Selector | Iterable[Selector]
+
+
+def convert(
+    model: ModuleT,
+    posterior: Posterior | Mapping[str, Posterior],
+    *,
+    only: Selectors | None = None,
+    skip: Selectors | None = None,
+) -> ModuleT:
+    """A copy of a model in which every linear and convolution layer has a posterior; the model itself is left alone.
+
+    The copy returns a :class:`mnvi.Gaussian` where the model returned a tensor. Weights keep their values and names.
+    Modules that occur twice are converted once; layers with tied weights share their posterior's parameters too.
+
+    A posterior has an effect where its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder
+    and torchvision's Swin use weights without calling their layers; in the copy they are rewritten to call them (see
+    :class:`mnvi.layers.MultiheadAttention`). A module of your own that reads ``layer.weight`` has to do the same.
+    Calls of ``x.mean(dim)`` in a module's methods, and in functions that it holds as an attribute, are rewritten too,
+    but not those in functions that these call, such as ``def gap(x): return x.mean((2, 3))``: write
+    ``torch.mean(x, dim)`` there.
+
+    Args:
+        model: any module, a single layer included.
+        posterior: one for all layers, or a mapping from name patterns (as in ``fnmatch``) to posteriors, the first
+            match counting; layers that match no pattern stay deterministic.
+        only: layers to convert: a name pattern, a module class, a function of name and module, or several of these.
+        skip: layers to leave deterministic, likewise.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> bayesian(torch.ones(3, 4)).var.shape
+        torch.Size([3, 2])
+        >>> mixed = mnvi.convert(net, {"2": mnvi.MeanField(1.0), "*": mnvi.MultiplicativeNoise(1.0)})
+        >>> type(mixed[2].posterior).__name__
+        'MeanField'
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert: model must be a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(posterior, Posterior | Mapping):
+        raise TypeError(
+            "convert: posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), or a mapping from name "
+            f"patterns to posteriors; got {posterior!r}"
+        )
+    posteriors = {"*": posterior} if isinstance(posterior, Posterior) else posterior
+    for pattern, value in posteriors.items():
+        if not isinstance(value, Posterior):
+            raise TypeError(
+                f"convert: posterior[{pattern!r}] must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got "
+                f"{value!r}"
+            )
+    selection = posteriors, None if only is None else _as_list("only", only), _as_list("skip", skip)
+    try:
+        converted = copied("convert", model)
+    except ValueError:
+        _choose(model, *selection)  # says which layer it is, if it can
+        raise
+    call_all_layers(converted)
+    for module in converted.modules():
+        adapt_mean_calls(module)
+    chosen = _choose(converted, *selection)
+    by_weight: dict[int, BayesianLayer] = {}
+    for name, layer_posterior in chosen.items():
+        module = converted.get_submodule(name)
+        module.__class__ = BAYESIAN[type(module)]
+        layer = cast(BayesianLayer, module)
+        twin = by_weight.setdefault(id(layer.weight), layer)
+        if twin is layer:
+            layer.adopt(layer_posterior)
+        else:
+            _share_posterior(name, layer, twin, layer_posterior)
+    return converted
+
+
+def _choose(
+    model: nn.Module, posteriors: Mapping[str, Posterior], only: list[Selector] | None, skip: list[Selector]
+) -> dict[str, Posterior]:
+    candidates: dict[str, nn.Module] = {
+        name: cast(nn.Module, module)
+        for name, module in model.named_modules()
+        if isinstance(module, (*BAYESIAN, BayesianLayer))
+    }
+    for role, selectors in (("posterior", list(posteriors)), ("only", only or []), ("skip", skip)):
+        for selector in selectors:
+            if selector != "*" and not any(_selects(selector, *item) for item in candidates.items()):
+                raise ValueError(
+                    f"convert: {role}={selector!r} matches none of the model's linear and convolution layers: "
+                    f"{', '.join(map(repr, list(candidates)[:8]))}{' …' if len(candidates) > 8 else ''}"
+                )
+    chosen: dict[str, Posterior] = {}
+    for name, module in candidates.items():
+        if only is not None and not any(_selects(s, name, module) for s in only):
+            continue
+        if any(_selects(s, name, module) for s in skip):
+            continue
+        matching = [value for pattern, value in posteriors.items() if fnmatchcase(name, pattern)]
+        if matching:
+            chosen[name] = matching[0]
+    if not chosen:
+        known = ", ".join(kind.__name__ for kind in BAYESIAN if kind is not Projection)
+        raise ValueError(
+            f"convert: there is no layer to convert; known are {known}, not scripted and not quantised, and only/skip "
+            "must leave one"
+        )
+    for name in chosen:
+        _refuse_what_cannot_be_converted(name, candidates[name])
+    return chosen
+
+
+def _as_list(role: str, selectors: Selectors | None) -> list[Selector]:
+    if selectors is None:
+        return []
+    single = isinstance(selectors, str) or callable(selectors)
+    found = [cast(Selector, selectors)] if single else list(cast(Iterable[Selector], selectors))
+    for selector in found:
+        if isinstance(selector, nn.Module) or not (isinstance(selector, str) or callable(selector)):
+            raise TypeError(
+                f"convert: {role}={selector!r} must be a name pattern such as 'layer1.*', a module class, or a "
+                "function of name and module"
+            )
+    return found
+
+
+def _selects(selector: Selector, name: str, module: nn.Module) -> bool:
+    if isinstance(selector, str):
+        return fnmatchcase(name, selector)
+    if isinstance(selector, type):
+        return isinstance(module, selector)
+    return bool(selector(name, module))
+
+
+def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
+    where = f"convert: layer {name!r} ({type(module).__name__})"
+    if isinstance(module, BayesianLayer):
+        raise ValueError(f"{where} has a posterior already; convert the deterministic model, or skip={name!r}")
+    if hasattr(module, "parametrizations"):
+        raise ValueError(
+            f"{where} is parametrised; call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') before "
+            f"converting, or skip={name!r}"
+        )
+    if "weight_mask" in module._buffers:
+        raise ValueError(
+            f"{where} is pruned; make that final with torch.nn.utils.prune.remove(layer, 'weight') before converting, "
+            f"or skip={name!r}"
+        )
+    if "weight" not in module._parameters:
+        raise ValueError(
+            f"{where} computes its weight in a hook (weight_norm or spectral_norm); remove it with "
+            f"torch.nn.utils.remove_weight_norm or remove_spectral_norm before converting, or skip={name!r}"
+        )
+    if isinstance(module._parameters["weight"], nn.parameter.UninitializedParameter):
+        raise ValueError(f"{where} has no weights yet; run the model once on an example before converting")
+    if cast(Tensor, module.weight).is_complex():
+        raise ValueError(f"{where} has complex weights, for which there is no posterior; skip={name!r}")
+    original = next(kind for kind in type(module).__mro__ if kind in BAYESIAN)
+    if type(module).forward is not original.forward or "forward" in module.__dict__:
+        raise ValueError(
+            f"{where} has a forward of its own, which would not use the posterior; replace it by its "
+            f"torch original, or skip={name!r}"
+        )
+    if type(module) is not original:
+        raise ValueError(
+            f"{where} is a subclass of {original.__name__}, which would not be one any more; replace it by its torch "
+            f"original, or skip={name!r}"
+        )
+
+
+def _share_posterior(name: str, layer: BayesianLayer, twin: BayesianLayer, posterior: Posterior) -> None:
+    if type(layer) is not type(twin) or posterior != twin.posterior or layer.in_units != twin.in_units:
+        raise ValueError(
+            f"convert: layer {name!r} shares its weight with a layer of another kind or posterior; tied weights have "
+            f"one posterior, so skip={name!r} or untie them"
+        )
+    if layer.bias is not twin.bias and twin.bias_variance() is not None:
+        raise ValueError(
+            f"convert: layer {name!r} shares its weight but not its bias with another, and {type(posterior).__name__} "
+            f"has a posterior over biases too; tie the biases, skip={name!r}, or use mnvi.MultiplicativeNoise"
+        )
+    layer.posterior = posterior
+    for parameter_name, parameter in twin._parameters.items():
+        if parameter_name not in layer._parameters:
+            layer.register_parameter(parameter_name, parameter)

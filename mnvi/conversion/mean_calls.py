@@ -1,0 +1,256 @@
+"""``x.mean(dim)`` in a model's own code, where ``x`` may be a ``Gaussian``.
+
+``mean`` and ``var`` are a Gaussian's tensors, and a tensor's methods. A model that averages with ``x.mean((2, 3))``
+would call the tensor. So :func:`mnvi.convert` gives such modules a subclass of their class in which those calls ask the
+value first; for everything that is not a random value they mean what they meant.
+
+This reaches the methods of the class: plain, static and class methods, properties, what is nested inside them, and
+methods under decorators that use ``functools.wraps``; and functions that a module holds as an attribute, such as the
+lambda of a module that calls one. It does not reach functions that these call, nor a base class's method that an
+override calls through ``super()``: write ``torch.mean(x, dim)`` there.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import dis
+import functools
+import inspect
+import sys
+from collections.abc import Iterator
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from mnvi.values.base import RandomValue
+
+_NAMES = ("mean", "var", "std")
+_CALL = "_mnvi_call_method"
+_MADE: dict[type[nn.Module], type[nn.Module]] = {}
+
+
+def call_method(value: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    """``value.name(*args, **kwargs)``, with a random value answered by its rule for that tensor method.
+
+    Example:
+        >>> import torch, mnvi
+        >>> call_method(mnvi.Gaussian(torch.zeros(2, 4), torch.ones(2, 4)), "mean", 1).var
+        tensor([0.2500, 0.2500])
+    """
+    if isinstance(value, RandomValue):
+        return value._rules.answer(getattr(torch.Tensor, name), (value, *args), kwargs)
+    return getattr(value, name)(*args, **kwargs)
+
+
+def adapt_mean_calls(module: nn.Module) -> None:
+    """Change the calls in a module's methods, and in functions that it holds as attributes, in place.
+
+    A function that was changed is the module's own, and cannot be pickled with it.
+
+    Example:
+        >>> import torch, mnvi
+        >>> module = torch.nn.Identity()
+        >>> module.average = lambda x: x.mean(1)
+        >>> adapt_mean_calls(module)
+        >>> module.average(mnvi.Gaussian(torch.zeros(2, 4), torch.ones(2, 4))).var
+        tensor([0.2500, 0.2500])
+    """
+    module.__class__ = with_mean_calls(type(module))
+    for name, value in vars(module).items():
+        if isinstance(value, FunctionType):
+            module.__dict__[name] = _adapt(value)
+
+
+def with_mean_calls(cls: type[nn.Module]) -> type[nn.Module]:
+    """The class itself, or the subclass for it where its methods make such calls.
+
+    Example:
+        >>> import torch
+        >>> with_mean_calls(torch.nn.Linear) is torch.nn.Linear
+        True
+    """
+    if cls not in _MADE:
+        _MADE[cls] = _subclass(cls)
+    return _MADE[cls]
+
+
+def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
+    attributes: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):  # an override hides what it overrides
+        written_for_tensors = not base.__module__.startswith(("torch.nn.", "mnvi."))
+        attributes.update({name: value if written_for_tensors else None for name, value in vars(base).items()})
+    adapted = {name: _adapt_attribute(value) for name, value in attributes.items()}
+    rewritten = {name: value for name, value in adapted.items() if value is not attributes[name]}
+    if not rewritten:
+        return cls
+    namespace = {**rewritten, "__module__": cls.__module__, "__doc__": cls.__doc__, "__reduce_ex__": _reduce}
+    return type(cls.__name__, (cls,), {**namespace, "_written_class": cls})
+
+
+def _adapt_attribute(attribute: Any) -> Any:
+    """A class's attribute with its calls changed; the attribute itself if there are none."""
+    if isinstance(attribute, FunctionType):
+        return _adapt(attribute)
+    if type(attribute) in (staticmethod, classmethod):
+        function = _adapt_attribute(attribute.__func__)
+        return attribute if function is attribute.__func__ else type(attribute)(function)
+    if type(attribute) is property:
+        written = attribute.fget, attribute.fset, attribute.fdel
+        fget, fset, fdel = adapted = [_adapt_attribute(function) for function in written]
+        unchanged = all(new is old for new, old in zip(adapted, written, strict=True))
+        return attribute if unchanged else property(fget, fset, fdel, attribute.__doc__)
+    return attribute
+
+
+def _adapt(function: FunctionType) -> FunctionType:
+    """The function with its calls changed, and those of the function that it decorates.
+
+    Globals and the cells of free variables (``super()``) are those of the function, so that what is defined or replaced
+    later is seen. A decorator is kept by giving its wrapper another function to call, which takes a wrapper that holds
+    ``__wrapped__`` as a free variable; any other is left alone.
+    """
+    old = function.__code__
+    cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
+    code = _rewrite(function)
+    wrapped = inner = function.__dict__.get("__wrapped__")
+    holding = [name for name, cell in cells.items() if wrapped is not None and _content(cell) is wrapped]
+    if holding and isinstance(wrapped, FunctionType):
+        inner = _adapt(wrapped)
+    if code is old and inner is wrapped:
+        return function
+    cells |= {_CALL: CellType(call_method), **{name: CellType(inner) for name in holding}}
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(made, function)
+    del made.__dict__["__wrapped__"]
+    if inner is not None:
+        made.__dict__["__wrapped__"] = inner
+    return made
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+class _AskTheValue(ast.NodeTransformer):
+    """``x.mean(…)`` becomes ``_mnvi_call_method(x, "mean", …)``."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _NAMES:
+            target, name = node.func.value, ast.Constant(node.func.attr)
+            node = ast.Call(ast.Name(_CALL, ast.Load()), [target, name, *node.args], node.keywords)
+        return node
+
+
+def _rewrite(function: FunctionType) -> CodeType:
+    """The function's code with its calls changed; line numbers stay."""
+    old = function.__code__
+    if not any(name in code.co_names for code in _with_nested(old) for name in _NAMES):
+        return old
+    definition = _definition(old)
+    if definition is None:
+        if old.co_name != "<lambda>" and any(_calls(code, function.__globals__) for code in _with_nested(old)):
+            raise ValueError(
+                f"convert: {function.__qualname__} calls .mean(), .var() or .std() on a value and its source cannot be "
+                "read, so the call cannot be told from a Gaussian's own mean; use torch.mean(x, dim) there"
+            )
+        return old
+    arguments = definition.args  # defaults and annotations are taken from the function
+    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
+    arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
+    _AskTheValue().visit(definition)
+    body: ast.stmt = ast.Expr(definition) if isinstance(definition, ast.Lambda) else definition
+    for argument in ast.walk(arguments):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    # Names such as `self.__hidden` carry the name of the class that they are written in.
+    owner = old.co_qualname.split(".")[-2:-1]
+    frame = ast.parse(f"def make({', '.join((*old.co_freevars, _CALL))}):\n    class {_class_name(owner)}: pass")
+    frame.body[0].body[0].body = [body]  # type: ignore[attr-defined]
+    flags = old.co_flags & __future__.annotations.compiler_flag
+    module = compile(ast.fix_missing_locations(frame), old.co_filename, "exec", flags, dont_inherit=True)
+    new = list(_with_nested(module))[3]  # after the module, `make` and the class
+    return new.replace(co_qualname=old.co_qualname) if _CALL in new.co_freevars else old
+
+
+def _class_name(owner: list[str]) -> str:
+    return owner[0] if owner and owner[0].isidentifier() else "_"
+
+
+def _definition(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
+    """The syntax tree that code was compiled from, without decorators; None if it cannot be read or told for sure."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        indented = lines[0][:1].isspace()
+        tree = ast.parse("if True:\n" * indented + "".join(lines))
+    except (OSError, SyntaxError, IndexError):
+        return None
+    ast.increment_lineno(tree, first - 1 - indented)
+    if code.co_name == "<lambda>":
+        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+        return lambdas[0] if len(lambdas) == 1 else None
+    block: Any = tree.body[0]
+    definition = block.body[0] if indented else block
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) or definition.name != code.co_name:
+        return None
+    definition.decorator_list, definition.returns = [], None
+    if sys.version_info >= (3, 12):
+        definition.type_params = []
+    return definition
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
+    """The code, and that of the lambdas, comprehensions and functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_nested(constant)
+
+
+def _calls(code: CodeType, names: dict[str, Any]) -> bool:
+    """Whether bytecode calls a method of the names here, other than a module's function such as ``torch.mean``."""
+    instructions = list(dis.get_instructions(code))
+    for i, load in enumerate(instructions):
+        if load.opname not in ("LOAD_METHOD", "LOAD_ATTR") or load.argval not in _NAMES:
+            continue
+        before = instructions[i - 1]
+        if before.opname == "LOAD_GLOBAL" and isinstance(names.get(before.argval), ModuleType):
+            continue
+        # Python 3.12 has one instruction for both, and the lowest bit tells that a call follows.
+        if load.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and (load.arg or 0) & 1):
+            return True
+        if _unpacks_into(instructions[i + 1 :]):
+            return True
+    return False
+
+
+def _unpacks_into(following: list[dis.Instruction]) -> bool:
+    """Whether what lies on top of the stack is called as in ``f(*args)``, which loads a method as it loads a value."""
+    above = 0
+    for instruction in following:
+        effect = dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+        # The call takes the function, a NULL (above it since Python 3.13) and the arguments, and leaves a result.
+        if instruction.opname == "CALL_FUNCTION_EX" and above == -effect - (sys.version_info < (3, 13)):
+            return True
+        above += effect
+        if above < 0:
+            return False
+    return False
+
+
+def _reduce(self: nn.Module, protocol: int) -> tuple:
+    """Pickles and copies name the class as it was written; the subclass is made again from it."""
+    return _blank, (vars(type(self))["_written_class"],), self.__getstate__()
+
+
+def _blank(cls: type[nn.Module]) -> nn.Module:
+    adapted = with_mean_calls(cls)
+    return adapted.__new__(adapted)

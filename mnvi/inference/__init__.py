@@ -1,0 +1,6 @@
+"""A trained model for prediction alone: folded, frozen, compiled, exported."""
+
+from mnvi.inference.exporting import export
+from mnvi.inference.optimizing import optimize_for_inference
+
+__all__ = ["export", "optimize_for_inference"]

@@ -1,0 +1,213 @@
+"""Layers for inference only: what does not depend on the input is computed once, and a batch norm is taken in."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mnvi.layers.base import BayesianLayer
+from mnvi.layers.convolution import geometry
+from mnvi.moments.affine import Affine
+from mnvi.moments.precision import full_precision, widened
+from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
+
+
+class FrozenPosterior(Posterior):
+    """What the posteriors for inference share: they propagate moments and know nothing of priors."""
+
+    @abstractmethod
+    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+        """The tensors to keep.
+
+        Args:
+            layer: with its learnt posterior; its weight and bias are scaled already.
+            gain: factor on the variances of weights and biases that comes from that scaling, one per output unit.
+        """
+
+    @abstractmethod
+    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        """Variance of the layer's output, from the constants that are now buffers of ``layer``."""
+
+    def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        expectation = affine(mean, layer.weight, layer.bias)
+        with full_precision(mean):
+            return expectation, self.variance(layer, affine, widened(mean), None if var is None else widened(var))
+
+    def add_parameters(self, layer: BayesianLayer) -> None:
+        """There are none: nothing is learnt any more."""
+
+    def kl_divergence(self, layer: BayesianLayer) -> Tensor:
+        raise TypeError(
+            "kl_divergence: a model optimised for inference no longer knows its priors; ask the model it was made from"
+        )
+
+
+@dataclass(frozen=True)
+class FrozenMultiplicativeNoise(FrozenPosterior):
+    r""":class:`mnvi.MultiplicativeNoise` for inference; one product and one sum are left before the convolution.
+
+    .. math:: V = A\,(v + (r\circ x)^2), \qquad A = M\circ M\circ(1+\alpha), \quad r = \sqrt{\alpha/(1+\alpha)}
+    """
+
+    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+        alpha = F.softplus(widened(layer.rho))
+        return {
+            "noise": layer.geometry.along_input((alpha / (1 + alpha)).sqrt()),
+            "second_moment": widened(layer.weight).square() * layer.geometry.along_weight(1 + alpha, layer.weight),
+        }
+
+    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        noise = mean * widened(layer.noise)
+        noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
+        return affine(noisy, widened(layer.second_moment))
+
+    def weight_variance(self, layer: Any) -> Tensor:
+        noise = layer.noise.flatten().square()
+        variance: Tensor = layer.second_moment * layer.geometry.along_weight(noise, layer.weight)
+        return variance
+
+
+@dataclass(frozen=True)
+class FrozenMeanField(FrozenPosterior):
+    r""":class:`mnvi.MeanField`, or any other posterior of independent weights, for inference.
+
+    .. math:: V = S(x\circ x) + A\,v + s_b, \qquad A = S + M\circ M
+    """
+
+    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+        spread = widened(layer.weight_variance()) * layer.geometry.along_outputs(gain, layer.weight)
+        bias_spread = layer.bias_variance()
+        return {
+            "spread": spread,
+            "second_moment": spread + widened(layer.weight).square(),
+            "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
+        }
+
+    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
+        variance = affine(mean.square(), widened(layer.spread), bias_spread)
+        return variance if var is None else variance.add_(affine(var, widened(layer.second_moment)))
+
+    def weight_variance(self, layer: Any) -> Tensor:
+        variance: Tensor = layer.spread
+        return variance
+
+    def bias_variance(self, layer: Any) -> Tensor | None:
+        variance: Tensor | None = layer.bias_spread
+        return variance
+
+
+@dataclass(frozen=True)
+class FrozenSharedMeanField(FrozenPosterior):
+    r""":class:`mnvi.SharedMeanField` for inference; the sum that all outputs of a group share is still taken once.
+
+    .. math:: V_i = g_i \sum_j s_j (v_j + x_j^2) + \sum_j m_{ij}^2 v_j
+    """
+
+    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+        spread = widened(layer.weight_variance())
+        affine = layer.geometry
+        return {
+            # of one output per group
+            "spread": spread[:, :1] if affine.transposed else spread[:: len(spread) // affine.groups],
+            "second_moment": widened(layer.weight).square(),
+            "gain": affine.along_input(gain.to(spread.dtype)),  # outputs have the layout of inputs
+        }
+
+    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        square = mean.square()
+        shared = affine(square if var is None else square.add_(var), widened(layer.spread))
+        gain = widened(layer.gain)
+        if affine.groups > 1:
+            shared = shared.repeat_interleave(len(gain) // affine.groups, -gain.dim())
+        if var is None:
+            return shared * gain
+        return torch.addcmul(affine(var, widened(layer.second_moment)), shared, gain)
+
+    def weight_variance(self, layer: Any) -> Tensor:
+        spread = layer.spread
+        if not layer.geometry.transposed:
+            spread = spread.repeat_interleave(len(layer.weight) // len(spread), 0)
+        variance: Tensor = spread * layer.geometry.along_outputs(layer.gain.flatten(), layer.weight)
+        return variance
+
+
+_FROZEN: dict[type[Posterior], type[FrozenPosterior]] = {
+    MultiplicativeNoise: FrozenMultiplicativeNoise,
+    SharedMeanField: FrozenSharedMeanField,
+}
+
+
+def can_be_frozen(layer: BayesianLayer) -> bool:
+    """Whether there is a form for inference: not for a posterior of a user's own with :meth:`Posterior.moments` of its
+    own."""
+    return _frozen(_learnt(layer)) is not None
+
+
+def _frozen(posterior: Posterior) -> type[FrozenPosterior] | None:
+    if type(posterior) in _FROZEN:
+        return _FROZEN[type(posterior)]
+    return FrozenMeanField if type(posterior).moments is Posterior.moments else None
+
+
+def _learnt(layer: BayesianLayer) -> Posterior:
+    return layer.posterior.posterior if isinstance(layer.posterior, Sampled) else layer.posterior
+
+
+def freeze(layer: nn.Module, norm: Any = None) -> None:
+    r"""Replace, in place, a layer's posterior by its counterpart for inference, and let it do a batch norm's work.
+
+    With :math:`s = \gamma/\sqrt{\text{running var} + \epsilon}` weights become :math:`sM`, biases
+    :math:`s(b - \text{running mean}) + \beta`, and the variances of both are multiplied by :math:`s^2`.
+
+    Args:
+        layer: its posterior's parameters are removed; ``weight`` and ``bias`` stay. It may be deterministic.
+        norm: the batch norm that follows the layer, in evaluation mode.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.convert(torch.nn.Linear(3, 2), mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> freeze(layer)
+        >>> list(layer.state_dict())
+        ['weight', 'bias', 'noise', 'second_moment']
+    """
+    gain = None if norm is None else _take_in(layer, norm)
+    if isinstance(layer, BayesianLayer):
+        _freeze(layer, gain)
+
+
+def _freeze(layer: BayesianLayer, gain: Tensor | None) -> None:
+    kind = _frozen(_learnt(layer))
+    assert kind is not None
+    frozen = kind()
+    with torch.no_grad():
+        if gain is None:
+            gain = widened(layer.weight).new_ones(layer.geometry.out_units(layer.weight))
+        constants = frozen.constants(layer, gain)  # of the learnt posterior, which is still in place
+    for name in [name for name in layer._parameters if name not in ("weight", "bias")]:
+        delattr(layer, name)
+    for name, constant in constants.items():
+        layer.register_buffer(name, None if constant is None else constant.to(widened(layer.weight).dtype).clone())
+    layer.posterior = Sampled(frozen) if isinstance(layer.posterior, Sampled) else frozen
+
+
+def _take_in(layer: Any, norm: Any) -> Tensor:
+    """Scale and shift the layer's output by the batch norm's; returns the squared scale. Float64 until the end."""
+    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    bias = -norm.running_mean.double() if layer.bias is None else layer.bias.double() - norm.running_mean.double()
+    bias = bias * scale
+    if norm.bias is not None:
+        bias = bias + norm.bias.double()
+    weight = layer.weight
+    per_output = geometry(layer).along_outputs(scale, weight)
+    # new parameters: the old ones may be tied to another layer's
+    layer.weight = nn.Parameter((weight.double() * per_output).to(weight.dtype), requires_grad=False)
+    layer.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
+    return scale.square()

@@ -1,0 +1,147 @@
+"""What all layers with a posterior share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from mnvi.moments.affine import Affine
+from mnvi.moments.precision import autocasts
+from mnvi.posteriors import Posterior
+from mnvi.values.gaussian import Gaussian
+from mnvi.values.joint import JointGaussian
+
+
+class BayesianLayer(nn.Module):
+    """Base class of layers with a posterior; their output is a :class:`mnvi.Gaussian`.
+
+    Layers are made by :func:`mnvi.convert`, or directly with torch's arguments and ``posterior=``. A forward pass goes
+    one way: the layer works out the linear operation and the input's moments (:meth:`prepared`) and hands them to the
+    posterior (:meth:`mnvi.Posterior.output`).
+
+    To give a layer of your own a posterior, derive from this class and from the layer, set :attr:`geometry`, and
+    override :meth:`prepared` where the input is changed first; :func:`mnvi.register_layer` then makes
+    :func:`mnvi.convert` use it.
+
+    Args:
+        args, kwargs: those of torch's layer of the same name.
+        posterior: what is learnt about the weights, e.g. ``mnvi.MultiplicativeNoise(prior_variance=1.0)``.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = mnvi.layers.Linear(3, 2, posterior=mnvi.MultiplicativeNoise(prior_variance=1.0))
+        >>> isinstance(layer, torch.nn.Linear), type(layer(torch.ones(1, 3))).__name__
+        (True, 'Gaussian')
+    """
+
+    posterior: Posterior
+    weight: Tensor
+    bias: Any  # a tensor or None
+    rho: Tensor  # with MultiplicativeNoise
+    log_var: Tensor  # with MeanField and SharedMeanField
+    bias_log_var: Tensor | None  # with MeanField
+
+    def __init__(self, *args: Any, posterior: Posterior, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.adopt(posterior)
+
+    def adopt(self, posterior: Posterior) -> None:
+        """Take on a posterior: add its parameters to the layer's own.
+
+        Args:
+            posterior: what is learnt about the weights.
+        """
+        if not isinstance(posterior, Posterior):
+            raise TypeError(
+                f"{type(self).__name__}: posterior must be e.g. mnvi.MultiplicativeNoise(prior_variance=1.0), got "
+                f"{posterior!r}"
+            )
+        self.posterior = posterior
+        posterior.add_parameters(self)
+
+    @property
+    def geometry(self) -> Affine:
+        """The linear operation that the weights are for, as far as it does not depend on the input."""
+        raise NotImplementedError
+
+    @property
+    def in_units(self) -> int:
+        """Number of input units or channels."""
+        raise NotImplementedError
+
+    @property
+    def fan_in(self) -> int:
+        """Number of inputs that meet in one output."""
+        return self.weight[0].numel()
+
+    def prepared(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
+        """The linear operation for this input, and the input that it is applied to.
+
+        Args:
+            x: the layer's input.
+        """
+        affine = self.geometry
+        self._check(x, affine.channel_dim)
+        return affine, x
+
+    def forward(self, input: Any, *settings: Any) -> Any:
+        affine, x = self.prepared(input, *settings)
+        mean, var = (x.mean, x.var) if isinstance(x, Gaussian) else (x, None)
+        return self.posterior.output(self, affine, mean, var)
+
+    def weight_variance(self) -> Tensor:
+        """Posterior variance of every weight, in the shape of ``weight``."""
+        return self.posterior.weight_variance(self)
+
+    def bias_variance(self) -> Tensor | None:
+        """Posterior variance of every bias, or None where biases are known."""
+        return self.posterior.bias_variance(self)
+
+    def kl_divergence(self) -> Tensor:
+        """KL from this layer's posterior to its prior, summed over its weights."""
+        return self.posterior.kl_divergence(self)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, posterior={self.posterior}"
+
+    def _check(self, x: Tensor | Gaussian | JointGaussian, channel_dim: int) -> None:
+        if not isinstance(x, Tensor | Gaussian | JointGaussian):
+            raise TypeError(
+                f"{type(self).__name__}: the input must be a tensor or mnvi.Gaussian, got {type(x).__name__}"
+            )
+        if channel_dim < -1 and x.dim() > 1 - channel_dim:
+            raise ValueError(
+                f"{type(self).__name__}: expected an input of {-channel_dim} or {1 - channel_dim} dimensions, got "
+                f"shape {tuple(x.shape)}"
+            )
+        if x.dim() < -channel_dim or x.shape[channel_dim] != self.in_units:
+            raise ValueError(
+                f"{type(self).__name__}: expected {self.in_units} input units in dimension {channel_dim}, "
+                f"got an input of shape {tuple(x.shape)}"
+            )
+        if x.device != self.weight.device:
+            raise ValueError(
+                f"{type(self).__name__}: the input is on {x.device}, the weight on {self.weight.device}; move one with "
+                ".to(device)"
+            )
+        if x.dtype != self.weight.dtype and not autocasts(self.weight):
+            raise TypeError(
+                f"{type(self).__name__}: the input is {x.dtype}, the weight {self.weight.dtype}; convert one with "
+                ".to(dtype)"
+            )
+
+
+def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
+    """All layers of a model that have a posterior, each once.
+
+    Args:
+        model: any module, a layer included.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = mnvi.convert(torch.nn.Sequential(torch.nn.Linear(3, 2)), mnvi.MeanField(1.0))
+        >>> len(mnvi.bayesian_layers(net))
+        1
+    """
+    return [module for module in model.modules() if isinstance(module, BayesianLayer)]

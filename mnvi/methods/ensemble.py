@@ -1,0 +1,81 @@
+"""Several networks that answer together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mnvi._validation import check_number
+from mnvi.methods.montecarlo import seeded, tensor_from
+from mnvi.values.samples import Samples
+
+
+class Ensemble(nn.Module):
+    """Deep ensemble (Lakshminarayanan et al., 2017): networks that differ in their initialisation alone.
+
+    Returns :class:`mnvi.Samples`, [members, batch, ...]. Its expected log-likelihood is the mean of the members' own,
+    so one loss trains them all, each with 1/members of the gradient it would have by itself.
+
+    Args:
+        members: the networks, deterministic.
+        stacked: evaluate all members in one vectorised pass; they must be built alike. Members with buffers, such as
+            batch norm's, take turns in training all the same, as their buffers change.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = mnvi.Ensemble.of(lambda: mnvi.models.mlp(13), num_members=5, seed=0)
+        >>> net(torch.ones(4, 13)).values.shape
+        torch.Size([5, 4, 2])
+    """
+
+    def __init__(self, members: Iterable[nn.Module], *, stacked: bool = False) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        if not self.members:
+            raise ValueError("Ensemble: members is empty; give at least one network")
+        if len({id(member) for member in self.members}) < len(self.members):
+            raise ValueError("Ensemble: members has the same network twice; use Ensemble.of(factory, num_members)")
+        if stacked:
+            shapes = [{k: v.shape for k, v in member.state_dict().items()} for member in self.members]
+            if any(shape != shapes[0] for shape in shapes):
+                raise ValueError("Ensemble: stacked=True needs members with the same parameters and shapes")
+        self.stacked = stacked
+
+    @classmethod
+    def of(cls, factory: Callable[[], nn.Module], num_members: int = 5, seed: int = 0, **settings: Any) -> Ensemble:
+        """Members from a function, the k-th one called under the seed ``seed + k``.
+
+        Args:
+            factory: builds a network with fresh random weights.
+            num_members: how many.
+            seed: of the first; torch's global generator is left as it was.
+            settings: of :class:`Ensemble`.
+        """
+        check_number("Ensemble.of: num_members", num_members, least=1, whole=True)
+        if isinstance(factory, nn.Module):
+            raise TypeError("Ensemble.of: factory must be a function that builds a member, e.g. lambda: models.mlp(13)")
+        members = []
+        for k in range(num_members):
+            with seeded(seed + k, torch.get_default_device()):
+                members.append(factory())
+        return cls(members, **settings)
+
+    def forward(self, x: Tensor) -> Samples:
+        has_buffers = any(True for _ in self.members[0].buffers())
+        if self.stacked and not (self.training and has_buffers):
+            return Samples(self._vectorised(x))
+        return Samples(torch.stack([tensor_from(member, x) for member in self.members]))
+
+    def _vectorised(self, x: Tensor) -> Tensor:
+        states = [{**dict(member.named_parameters()), **dict(member.named_buffers())} for member in self.members]
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+
+        def member(state: dict[str, Tensor]) -> Tensor:
+            return tensor_from(lambda x: functional_call(self.members[0], state, (x,)), x)
+
+        values: Tensor = torch.vmap(member, randomness="different")(stacked)
+        return values

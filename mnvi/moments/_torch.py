@@ -1,0 +1,117 @@
+"""torch's private names: every use of one by the library goes through here, with the reason.
+
+It lies in this room because the others may import ``moments``, and ``moments`` imports nothing but torch and itself.
+Private *attributes* of torch's modules stay where a subclass or a copy of such a module handles them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules.conv import _ConvNd as ConvNd  # the only common bases of torch's convolutions,
+from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
+from torch.nn.modules.dropout import _DropoutNd as DropoutNd  # and of its dropouts
+from torch.utils import _pytree as pytree  # the registry that torch.export and torch.func read; it has no public name
+
+__all__ = [
+    "NATIVE_FUNCTIONS",
+    "ConvNd",
+    "ConvTransposeNd",
+    "DropoutNd",
+    "OpOverload",
+    "OpOverloadPacket",
+    "compiled_call",
+    "differentiation_levels",
+    "in_torch_func",
+    "is_traced",
+    "is_wrapped",
+    "let_dynamo_dispatch",
+    "plain_call",
+    "pytree",
+    "set_compiled_call",
+    "taking_forward_derivatives",
+    "values_can_be_read",
+]
+
+NATIVE_FUNCTIONS = torch._C._nn  # where torch's pooling modules and activations find the functions that they call
+# Operators as graphs hold them.
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+
+
+def is_traced() -> bool:
+    """Whether operations are compiled or transformed by ``torch.func``, instead of running one by one under autograd.
+
+    Both do their own bookkeeping, better than a hand-written backward pass. torch tells only the former in public.
+    """
+    return torch.compiler.is_compiling() or in_torch_func()
+
+
+def in_torch_func() -> bool:
+    """Whether a transform of ``torch.func`` is active."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor stands, inside ``torch.func``, for another one or for a batch of them."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def differentiation_levels(tensor: Tensor) -> set[int]:
+    """The nested gradients of ``torch.func`` that are taken through a tensor; -1 is autograd below all of them."""
+    levels = set()
+    while True:
+        if tensor.requires_grad:
+            levels.add(torch._C._functorch.maybe_get_level(tensor))
+        if not is_wrapped(tensor):
+            return levels
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+
+
+def taking_forward_derivatives() -> bool:
+    """Whether derivatives go forwards: ``torch.func.jvp``, ``jacfwd``, ``torch.autograd.forward_ad``."""
+    return forward_ad._current_level >= 0
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """False while tracing or inside ``torch.func.vmap``, where a branch on values is not possible."""
+    return not (
+        torch.compiler.is_compiling()
+        or tensor.device.type == "meta"
+        or is_wrapped(tensor)
+        or type(tensor).__name__ == "FakeTensor"
+    )
+
+
+def let_dynamo_dispatch(*functions: Callable) -> None:
+    """Tell ``torch.compile`` that these functions ask their arguments for ``__torch_function__``.
+
+    They do, but torch's list says otherwise, and the compiler believes the list.
+    """
+    torch.overrides.get_ignored_functions().difference_update(functions)
+    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):  # which has copied the list, if it is loaded
+        dynamo.get_overridable_functions().update(functions)
+
+
+def compiled_call(module: nn.Module) -> Any:
+    """What ``module(x)`` runs in place of its ``forward``, once compiled; None where it is not."""
+    return module._compiled_call_impl
+
+
+def set_compiled_call(module: nn.Module, call: Any) -> None:
+    """Compile, or with None uncompile, a module in place.
+
+    ``module.compile()`` does the former, but leaves torch's own containers (``nn.Sequential``) in pieces; nothing
+    public does the latter.
+    """
+    module._compiled_call_impl = call
+
+
+def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """``module(*args, **kwargs)``, hooks included, whether or not it is compiled."""
+    return module._call_impl(*args, **kwargs)

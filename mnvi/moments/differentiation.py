@@ -1,0 +1,67 @@
+"""For hand-written backward passes that cannot be differentiated again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnvi.moments._torch import differentiation_levels, in_torch_func, is_traced, taking_forward_derivatives
+
+
+def first_order(backward: Callable) -> Callable:
+    """Decorator: refuse ``create_graph=True``.
+
+    ``torch.autograd.function.once_differentiable`` refuses only when the incoming gradient needs a graph; when only the
+    saved tensors depend on the inputs, as in the second derivative of a loss, it would be silently left out.
+
+    Example:
+        >>> import torch, mnvi
+        >>> mean = torch.zeros(2, requires_grad=True)
+        >>> out = torch.relu(mnvi.Gaussian(mean, torch.ones(2))).mean.sum()
+        >>> try:
+        ...     torch.autograd.grad(out, mean, create_graph=True)
+        ... except RuntimeError as error:
+        ...     print(str(error).split(";")[0])
+        ReLU: its backward pass cannot be differentiated again
+    """
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *gradients: Any) -> Any:
+        if torch.is_grad_enabled() and not is_traced():
+            raise _error(type(ctx).__name__.removesuffix("Backward"))
+        return backward(ctx, *gradients)
+
+    return checked
+
+
+def differentiated_again(*tensors: Tensor) -> bool:
+    """Whether results on these tensors will be differentiated twice, or in forward mode, as far as can be told inside
+    ``torch.func`` and ``torch.autograd.forward_ad``: then a hand-written first-order backward pass is not enough.
+
+    Inside ``torch.func.grad`` a tensor is wrapped once for every gradient that is taken through it, and one of a
+    network whose parameters require gradients requires one below all wrappers.
+
+    Example:
+        >>> import torch
+        >>> differentiated_again(torch.ones(1, requires_grad=True))
+        False
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if taking_forward_derivatives():
+        return True
+    if not in_torch_func():
+        return False
+    levels = set().union(*map(differentiation_levels, tensors))
+    return len(levels) > 1
+
+
+def _error(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name}: its backward pass cannot be differentiated again; call it without create_graph, or nest "
+        "torch.func.grad, torch.func.jacrev or torch.func.hessian, which can be nested"
+    )

@@ -1,0 +1,98 @@
+r"""ReLU: exact moments, stable for every mean and variance, with a closed-form backward pass.
+
+``formula`` has the equations, ``kernels`` the ways to run them, and the table below says which way is taken when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mnvi.moments._torch import is_wrapped
+from mnvi.moments.differentiation import differentiated_again
+from mnvi.moments.relu import formula, kernels
+from mnvi.moments.tracing import Destination
+
+Moments = tuple[Tensor, Tensor]
+
+
+def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> Moments:
+    r"""Moments of :math:`\max(Z, 0)`; exact for Gaussian ``Z``.
+
+    Args:
+        mean: :math:`\mu`.
+        var: :math:`\sigma^2`.
+        floor: lower bound put on ``var``.
+
+    Example:
+        >>> import torch
+        >>> relu(torch.tensor([0.0]), torch.tensor([1.0]))
+        (tensor([0.3989]), tensor([0.3408]))
+    """
+    for applies, answer in _IMPLEMENTATIONS:
+        if applies(mean, var):
+            return answer(mean, var, floor)
+    return _with_backward(mean, var, floor)
+
+
+def _of_any_order(mean: Tensor, var: Tensor, floor: float) -> Moments:
+    expectation, variance = kernels.ReLUOfAnyOrder.apply(mean, var.clamp(min=floor))
+    return expectation, variance
+
+
+def _of_replicas(mean: Tensor, var: Tensor, floor: float) -> Moments:
+    expectation, variance, _, _ = kernels.ReLUOfReplicas.apply(mean, var, floor)
+    return expectation, variance
+
+
+def _by_the_formula(mean: Tensor, var: Tensor, floor: float) -> Moments:
+    expectation, variance, _, _ = formula.moments(mean, _floored(var, floor))
+    return expectation, variance
+
+
+def _in_blocks(mean: Tensor, var: Tensor, floor: float) -> Moments:
+    expectation, variance = kernels.blocked(mean, _floored(var, floor), for_backward=False)
+    return expectation, variance
+
+
+def _with_backward(mean: Tensor, var: Tensor, floor: float) -> Moments:
+    expectation, variance, _, _ = kernels.ReLU.apply(mean, _floored(var, floor))
+    return expectation, variance
+
+
+def _floored(var: Tensor, floor: float) -> Tensor:
+    return var.clamp(min=floor) if floor else var
+
+
+def _replicated(mean: Tensor, var: Tensor) -> bool:
+    """Whether the tensors stand for a CPU tensor with one more dimension, inside ``torch.func``."""
+    return (
+        not torch.compiler.is_compiling()
+        and not Destination.compiler
+        and mean.device.type == "cpu"
+        and mean.shape == var.shape
+        and any(is_wrapped(t) for t in (mean, var))
+    )
+
+
+def _without_gradient(mean: Tensor, var: Tensor) -> bool:
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in (mean, var)))
+
+
+def _compiled(mean: Tensor, var: Tensor) -> bool:
+    return torch.compiler.is_compiling() and _without_gradient(mean, var)
+
+
+def _large(mean: Tensor, var: Tensor) -> bool:
+    return _without_gradient(mean, var) and kernels.blockable(mean, var)
+
+
+_IMPLEMENTATIONS: tuple[tuple[Callable[[Tensor, Tensor], bool], Callable[[Tensor, Tensor, float], Moments]], ...] = (
+    (differentiated_again, _of_any_order),  # second derivatives and forward mode
+    (_replicated, _of_replicas),  # many networks trained as one
+    (_compiled, _by_the_formula),  # inference, where the compiler fuses the formula
+    (_large, _in_blocks),  # inference in eager mode
+)
+"""Which implementation answers: the first one whose condition holds, otherwise the one with a backward pass."""

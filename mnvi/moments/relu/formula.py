@@ -1,0 +1,64 @@
+r"""The moments of a ReLU and their gradients, written as formulas that torch can compile.
+
+With :math:`d = \mu/\sigma`, :math:`a = |d|`, :math:`q = \Phi(-a)` and :math:`t = \varphi(a) - a\,q` (the mean of a
+standard Gaussian above ``a``, less ``a``):
+
+.. math:: E = \max(\mu, 0) + \sigma t, \qquad V = \sigma^2\,(\Phi(d) - t\,(t + a)).
+
+No term is a difference of large numbers for ``d >= -1``; for smaller ``d`` the relative error grows like
+:math:`d^2 \epsilon` while the values themselves vanish like :math:`\varphi(d)`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mnvi.moments.normal import INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF
+from mnvi.moments.tracing import Destination
+
+_MILLS_SCALE = 0.25455844
+_MILLS = (
+    0.25455845, 0.254557781, 0.238059556, 0.205438968, 0.154063934,
+    0.133497762, -0.0358887716, 0.179754899, -0.177930891, 0.0472024958,
+)  # fmt: skip
+
+
+def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """E, V, Φ(d) and φ(d)/σ."""
+    wide = mean.to(var.dtype)
+    bounded = var.clamp(min=SMALLEST_VARIANCE)
+    sigma = bounded.sqrt()
+    ratio = wide / sigma
+    size = ratio.abs()
+    density = INV_SQRT_2PI * torch.exp(-0.5 * ratio * ratio)
+    tail = _tail(size, density)
+    excess = (density - size * tail).clamp(min=0)
+    cdf = torch.where(ratio >= 0, 1 - tail, tail)
+    expectation = wide.clamp(min=0) + sigma * excess
+    variance = var * (cdf - excess * (excess + size)).clamp(min=0)
+    slope = torch.where(var > SMALLEST_VARIANCE, density / sigma, 0.0)  # no gradient where there is no noise
+    return expectation.to(mean.dtype), variance, cdf, slope
+
+
+def gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """∂E/∂μ = Φ, ∂E/∂v = φ/2σ, ∂V/∂μ = 2E(1−Φ), ∂V/∂v = Φ − Eφ/σ."""
+    through = g_var * expectation
+    return g_mean * cdf + 2 * through * (1 - cdf), g_var * cdf + slope * (0.5 * g_mean - through)
+
+
+def _tail(size: Tensor, density: Tensor) -> Tensor:
+    r""":math:`\Phi(-a)` for :math:`a \ge 0`, whose density is at hand.
+
+    The compiler has no vector form of erfc on a CPU, where it takes over 40 % of the formula's time. There
+    float32 goes by Mills' ratio :math:`\Phi(-a)/\varphi(a) = t\,P(t)`, :math:`t = 1/(1 + ca)`, with a polynomial fitted
+    to a relative error of 4e-8; in float32 arithmetic 4e-7.
+    """
+    vectorised = Destination.compiler or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
+    if not vectorised or size.dtype != torch.float32 or size.device.type != "cpu":
+        return 0.5 * torch.erfc(size * SQRT_HALF)
+    t = 1 / (1 + _MILLS_SCALE * size)
+    ratio = torch.full_like(t, _MILLS[-1])
+    for coefficient in _MILLS[-2::-1]:
+        ratio = ratio * t + coefficient
+    return density * ratio * t

@@ -1,0 +1,117 @@
+"""The choices among approximations: which one an operation uses when there is more than one."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from types import TracebackType
+
+import torch
+
+from mnvi._validation import check_number
+
+PAPER_RELU_FLOOR = 1e-5
+
+_CHOICES = {
+    "activation": ("moments", "taylor"),
+    "max_pool": ("argmax", "clark"),
+    "dropout": ("variance", "sample"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings in force; see :class:`options` for their meaning."""
+
+    activation: str = "moments"
+    max_pool: str = "argmax"
+    dropout: str = "variance"
+    relu_floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"options: {name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+        check_number("options: relu_floor", self.relu_floor, least=0)
+
+
+_STACK: ContextVar[tuple[Options, ...]] = ContextVar("mnvi.options", default=(Options(),))  # the last one is in force
+
+
+class _SeenByCompiler(threading.local):
+    """The same once more: ``torch.compile`` cannot trace a context variable, but guards on an attribute of a thread."""
+
+    def __init__(self) -> None:
+        self.value = Options()
+
+
+_SEEN_BY_COMPILER = _SeenByCompiler()
+
+
+def current() -> Options:
+    """The settings in force, in this thread and task."""
+    return _SEEN_BY_COMPILER.value if torch.compiler.is_compiling() else _STACK.get()[-1]
+
+
+def _keep(stack: tuple[Options, ...]) -> None:
+    _STACK.set(stack)
+    _SEEN_BY_COMPILER.value = stack[-1]
+
+
+class options:
+    r"""Choose approximations, for good or inside a ``with`` block.
+
+    Args:
+        activation: ``"moments"`` (default) uses closed forms or quadrature for the two moments
+            :math:`E[f(Z)], V[f(Z)]`; ``"taylor"`` the first-order rule :math:`f(\mu), f'(\mu)^2 v` for every
+            elementwise function.
+        max_pool: ``"argmax"`` (default, the paper's) passes on the variance of the entry with the largest mean;
+            ``"clark"`` matches the moments of the maximum pair by pair.
+        dropout: in training, ``"variance"`` (default) adds the variance of the Bernoulli noise analytically;
+            ``"sample"`` draws one mask. In evaluation dropout is the identity either way.
+        relu_floor: lower bound on the input variance of a ReLU. 0 (default) keeps the limit of zero variance exact;
+            the paper's experiments use ``1e-5`` (:data:`mnvi.options.PAPER_RELU_FLOOR`).
+
+    Calling ``options(...)`` on its own only prepares: use ``with`` for a block, ``.set()`` to keep. Options are a
+    context variable: each thread and each asynchronous task has its own, and a new thread starts with the defaults. A
+    block goes around a compiled function, not inside it; a change makes the function compile anew.
+
+    Example:
+        >>> import torch, mnvi
+        >>> x = mnvi.Gaussian(torch.zeros(1), torch.ones(1))
+        >>> with mnvi.options(activation="taylor"):
+        ...     print(torch.sigmoid(x).var)
+        tensor([0.0625])
+        >>> print(torch.sigmoid(x).var)
+        tensor([0.0434])
+    """
+
+    PAPER_RELU_FLOOR = PAPER_RELU_FLOOR
+
+    def __init__(self, **changes: str | float) -> None:
+        known = [field.name for field in fields(Options)]
+        for name in changes:
+            if name not in known:
+                close = get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+                raise TypeError(f"options: unknown setting {name!r}{hint}")
+        self._changes = changes
+        replace(Options(), **changes)  # type: ignore[arg-type]  # a bad value fails here, not at first use
+
+    def set(self) -> None:
+        """Keep these settings, in this thread or task, until changed again."""
+        *before, last = _STACK.get()
+        _keep((*before, replace(last, **self._changes)))  # type: ignore[arg-type]
+
+    def __enter__(self) -> options:
+        _keep((*_STACK.get(), _STACK.get()[-1]))
+        self.set()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _keep(_STACK.get()[:-1])

@@ -1,0 +1,182 @@
+"""The value: independent Gaussians, one per entry, that go wherever a tensor goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnvi.moments._torch import values_can_be_read
+from mnvi.values.base import RandomValue, check_tensors, tree_node
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@tree_node
+@dataclass(init=False, repr=False, eq=False)
+class Gaussian(RandomValue):
+    r"""A tensor of independent Gaussian variables :math:`Z_i \sim \mathcal N(\mu_i, v_i)`.
+
+    It answers torch's own functions: ``torch.relu(x)``, ``nn.BatchNorm2d(8)(x)``, ``x + y``, ``x.flatten(1)`` return
+    the ``Gaussian`` with the (approximate) mean and variance of the result. Two different ``Gaussian`` objects are
+    taken to be independent, and so are all entries of one: an object combined with itself (``x + x``, ``x * x``) is
+    recognised, but not a view of it, nor entries that ``expand`` or ``repeat`` have repeated. A function without a rule
+    raises :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one. In-place operations
+    change the object they are called on, not what it was taken from: ``x[0].add_(1)`` leaves ``x`` alone.
+
+    Args:
+        mean: the means :math:`\mu`, floating point.
+        var: the variances :math:`v \ge 0`, same shape and device; same dtype, or float32 beside a half-precision mean.
+
+    Example:
+        >>> import torch, mnvi
+        >>> x = mnvi.Gaussian(torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 1.0, 0.5]))
+        >>> y = torch.relu(x) + 1
+        >>> y.mean
+        tensor([1.0833, 1.3989, 3.0005])
+        >>> y.var
+        tensor([0.0684, 0.3408, 0.4979])
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    _fields = ("mean", "var")
+    _readable = ".mean and .var"
+    __slots__ = ("mean", "var")
+    __hash__ = object.__hash__
+
+    def __init__(self, mean: Tensor, var: Tensor) -> None:
+        _check(mean, var)
+        self.mean = mean
+        self.var = var
+
+    @classmethod
+    def trusted(cls, mean: Tensor, var: Tensor) -> Gaussian:
+        """A ``Gaussian`` without looking at its values: for results that are right by construction.
+
+        Example:
+            >>> import torch, mnvi
+            >>> mnvi.Gaussian.trusted(torch.zeros(2), torch.ones(2)).shape
+            torch.Size([2])
+        """
+        out = cls.__new__(cls)
+        out.mean = mean
+        out.var = var
+        return out
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Gaussian:
+        """Apply the same rearrangement to mean and variance.
+
+        Example:
+            >>> import torch, mnvi
+            >>> mnvi.Gaussian(torch.zeros(2, 3), torch.ones(2, 3)).map(lambda t: t[0]).shape
+            torch.Size([3])
+        """
+        return Gaussian.trusted(function(self.mean), function(self.var))
+
+    def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        r"""Draw :math:`z = \mu + \sqrt v\,\varepsilon`, shape ``[num_samples, *shape]``, differentiably.
+
+        Example:
+            >>> import torch, mnvi
+            >>> x = mnvi.Gaussian(torch.zeros(3), torch.ones(3))
+            >>> x.sample(5, torch.Generator().manual_seed(0)).shape
+            torch.Size([5, 3])
+        """
+        return self.mean + self.std * self._noise(num_samples, generator)
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.mean.is_cuda
+
+    @property
+    def is_nested(self) -> bool:
+        return False
+
+    @property
+    def layout(self) -> torch.layout:
+        return self.mean.layout
+
+    @property
+    def T(self) -> Gaussian:
+        return self.map(lambda t: t.T)
+
+    @property
+    def mT(self) -> Gaussian:
+        return self.map(lambda t: t.mT)
+
+    def is_contiguous(self, **kwargs: Any) -> bool:
+        return self.mean.is_contiguous(**kwargs) and self.var.is_contiguous(**kwargs)
+
+    def stride(self, *args: Any, **kwargs: Any) -> Any:
+        return self.mean.stride(*args, **kwargs)
+
+    def new_full(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.mean.new_full(*args, **kwargs)
+
+    def new_zeros(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.mean.new_zeros(*args, **kwargs)
+
+    def new_ones(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.mean.new_ones(*args, **kwargs)
+
+    def new_empty(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.mean.new_empty(*args, **kwargs)
+
+    def __iter__(self) -> Iterator[Gaussian]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Gaussian:
+        return self.map(lambda t: t[index])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise TypeError(
+            "Gaussian does not support assignment to a part of it; build a new one, e.g. with torch.where or torch.cat"
+        )
+
+    def __eq__(self, other: object) -> Any:
+        return torch.eq(self, other)  # type: ignore[call-overload]
+
+    def __ne__(self, other: object) -> Any:
+        return torch.ne(self, other)  # type: ignore[call-overload]
+
+    def __lt__(self, other: Any) -> Any:
+        return torch.lt(self, other)  # type: ignore[call-overload]
+
+    def __le__(self, other: Any) -> Any:
+        return torch.le(self, other)  # type: ignore[call-overload]
+
+    def __gt__(self, other: Any) -> Any:
+        return torch.gt(self, other)  # type: ignore[call-overload]
+
+    def __ge__(self, other: Any) -> Any:
+        return torch.ge(self, other)  # type: ignore[call-overload]
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Gaussian is neither true nor false; compare x.mean, or write `x is not None`")
+
+    def __repr__(self) -> str:
+        return f"Gaussian(mean={self.mean}, var={self.var})"
+
+    def __deepcopy__(self, memo: dict) -> Gaussian:
+        return self.map(lambda t: t.__deepcopy__(memo))
+
+
+def _check(mean: Tensor, var: Tensor) -> None:
+    check_tensors("Gaussian", mean, "var", var)
+    if mean.shape != var.shape:
+        raise ValueError(
+            f"Gaussian: mean has shape {tuple(mean.shape)} and var {tuple(var.shape)}; they must be the same, "
+            "use var.expand_as(mean) to repeat one"
+        )
+    if mean.dtype != var.dtype and not (mean.dtype in _HALF and var.dtype == torch.float32):
+        raise TypeError(f"Gaussian: mean is {mean.dtype} and var {var.dtype}; convert one with .to(dtype)")
+    if values_can_be_read(var):
+        lowest = var.detach().amin() if var.numel() else None
+        if lowest is not None and not lowest >= 0:
+            problem = "NaN" if lowest.isnan() else f"{lowest.item():g}"
+            raise ValueError(f"Gaussian: var has an entry {problem}; variances must be >= 0")
