@@ -6,7 +6,7 @@ of them. Declaring the two operators that the import looks for is enough; callin
 Packages that import torchvision themselves, such as torchmetrics, have to be imported after this module.
 
 Example:
-    >>> from mnvi.vision import torchvision
+    >>> from mnvi._torchvision import torchvision
     >>> torchvision.models.resnet18(num_classes=10).fc.out_features
     10
 """

@@ -11,19 +11,19 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_models_datasets_and_transforms_are_importable_after_mnvi_vision():
-    result = run("import mnvi.vision, torchvision.models, torchvision.datasets, torchvision.transforms.v2")
+    result = run("import mnvi._torchvision, torchvision.models, torchvision.datasets, torchvision.transforms.v2")
     assert result.returncode == 0, result.stderr
 
 
 def test_torchmetrics_which_imports_torchvision_itself_is_importable_after_mnvi_vision():
-    result = run("import mnvi.vision, torchmetrics")
+    result = run("import mnvi._torchvision, torchmetrics")
     assert result.returncode == 0, result.stderr
 
 
 def test_exposed_module_is_whole():
     # A first import that failed must leave no submodule behind that the package does not know.
     result = run(
-        "import sys; from mnvi.vision import torchvision; assert torchvision is sys.modules['torchvision'];"
+        "import sys; from mnvi._torchvision import torchvision; assert torchvision is sys.modules['torchvision'];"
         "loaded = {name.split('.')[1] for name in sys.modules if name.startswith('torchvision.')};"
         "assert loaded <= set(dir(torchvision)), loaded - set(dir(torchvision))"
     )
@@ -31,9 +31,9 @@ def test_exposed_module_is_whole():
 
 
 def fake_torchvision(folder: Path, source: str) -> str:
-    """Code that imports mnvi.vision with a module of this `source` in torchvision's place."""
+    """Code that imports mnvi._torchvision with a module of this `source` in torchvision's place."""
     (folder / "torchvision.py").write_text(source)
-    return f"import sys; sys.path.insert(0, {str(folder)!r}); import torch, mnvi.vision; "
+    return f"import sys; sys.path.insert(0, {str(folder)!r}); import torch, mnvi._torchvision; "
 
 
 SCHEMAS = "[s for s in torch._C._jit_get_all_schemas() if s.name.startswith('torchvision::')]"
@@ -57,7 +57,7 @@ def test_other_failures_of_the_import_are_not_hidden(tmp_path):
 
 
 def test_missing_torchvision_is_an_error_that_names_the_extra():
-    result = run("import sys; sys.modules['torchvision'] = None; import mnvi.vision")
+    result = run("import sys; sys.modules['torchvision'] = None; import mnvi._torchvision")
     assert result.stderr.rstrip().endswith(
         "ImportError: torchvision is not installed: run `pip install 'mnvi[vision]'`"
     )
