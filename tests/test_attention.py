@@ -17,8 +17,8 @@ from rule_checks import (
 from torch import nn
 
 import mnvi
-from mnvi.layers.attention import MultiheadAttention
 from mnvi._torchvision import torchvision
+from mnvi.layers.attention import MultiheadAttention
 
 CERTAIN = mnvi.MultiplicativeNoise(prior_variance=1.0, init_rho=-60.0)
 NOISY = mnvi.MultiplicativeNoise(prior_variance=1.0, init_rho=-1.0)

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         "Gaussian: mean must be a torch.Tensor, got Gaussian",
         lambda: mnvi.Gaussian(gaussian(2), torch.ones(2)),
     ),
-    "no samples": (ValueError, "sample: num_samples=0 must be at least 1", lambda: gaussian(2).sample(0)),
+    "no samples": (ValueError, "sample: num_samples=0 must be a whole number >= 1", lambda: gaussian(2).sample(0)),
     "conversion to integers": (
         TypeError,
         "a Gaussian can only be converted to a floating-point dtype; for integers take x.mean",
@@ -298,12 +298,12 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "noise that is not finite": (
         ValueError,
-        "GaussianLikelihood: init_log_noise=nan must be finite",
+        "GaussianLikelihood: init_log_noise=nan must be a finite number",
         lambda: mnvi.GaussianLikelihood(homoscedastic=True, init_log_noise=NAN),
     ),
     "noise that is no number": (
-        TypeError,
-        "GaussianLikelihood: init_log_noise='0' must be a number",
+        ValueError,
+        "GaussianLikelihood: init_log_noise='0' must be a finite number",
         lambda: mnvi.GaussianLikelihood(homoscedastic=True, init_log_noise="0"),
     ),
     # objective
@@ -464,13 +464,13 @@ def test_kappa_must_be_a_finite_number_not_below_zero(value: object) -> None:
 
 @pytest.mark.parametrize("value", [0, -5, 0.5, NAN, INF, True, "100", None], ids=repr)
 def test_num_data_must_be_at_least_one(value: object) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"ELBO: num_data={value!r} must be at least 1")):
+    with pytest.raises(ValueError, match=re.escape(f"ELBO: num_data={value!r} must be a finite number >= 1")):
         elbo(num_data=value)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, NAN, True, "64", None], ids=repr)
 def test_num_samples_must_be_a_whole_number_of_at_least_one(value: object) -> None:
-    expected = f"CategoricalLikelihood: num_samples={value!r} must be a whole number, at least 1"
+    expected = f"CategoricalLikelihood: num_samples={value!r} must be a whole number >= 1"
     with pytest.raises(ValueError, match=re.escape(expected)):
         mnvi.CategoricalLikelihood(num_samples=value)
 

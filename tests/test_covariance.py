@@ -14,8 +14,8 @@ from torch.distributions import Normal, kl_divergence
 from torch.utils import _pytree as pytree
 
 import mnvi
-from mnvi.values.joint import JointGaussian
 from mnvi.moments import joint
+from mnvi.values.joint import JointGaussian
 
 STANDARD_ERRORS = 5
 
@@ -247,7 +247,7 @@ def test_dropout_is_the_identity_in_evaluation_and_exact_in_training():
 
 def test_dropout_by_a_probability_outside_its_range_is_refused():
     for p in (2.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=f"p={p} must be a probability"):
+        with pytest.raises(ValueError, match=f"p={p} must be a finite number >= 0 and <= 1"):
             F.dropout(random_joint(3), p)
 
 
@@ -395,9 +395,9 @@ def test_relu_scales_with_its_input():
 
 
 def test_relu_series_and_formula_meet():
-    edge = covariance._SERIES_BELOW
+    edge = joint._SERIES_BELOW
     rho = torch.tensor([edge - 1e-9, edge + 1e-9], dtype=torch.float64)
-    below, above = covariance._asin_remainder(rho)
+    below, above = joint._asin_remainder(rho)
     torch.testing.assert_close(below, above, rtol=1e-8, atol=0)
 
 

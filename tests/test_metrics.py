@@ -1,6 +1,5 @@
 """The metrics against hand-computed values and against plain loops over the definitions."""
 
-import builtins
 import math
 
 import numpy as np
@@ -278,19 +277,6 @@ def test_auroc_of_half_a_million_scores_agrees_with_the_rank_sum():
     assert metrics.auroc(scores_in, scores_out).item() == pytest.approx(statistic / (300_000 * 200_000), abs=1e-6)
 
 
-def test_auroc_without_torchmetrics_names_the_extra(monkeypatch):
-    original = builtins.__import__
-
-    def without_torchmetrics(name, *args, **kwargs):
-        if name.split(".")[0] == "torchmetrics":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_torchmetrics)
-    with pytest.raises(ImportError, match=r"mnvi\[metrics\]"):
-        metrics.auroc(torch.zeros(2), torch.ones(2))
-
-
 def test_log_likelihood_is_the_mean_log_density():
     loc, scale, y = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]), torch.tensor([0.5, -1.0])
     expected = stats.norm.logpdf(y.numpy(), loc.numpy(), scale.numpy()).mean()
@@ -416,7 +402,7 @@ def test_a_large_softmax_in_float32_is_accepted():
 
 @pytest.mark.parametrize("num_bins", [0, -1, 2.5, True])
 def test_a_bad_number_of_bins_is_refused(num_bins):
-    with pytest.raises(ValueError, match="num_bins is"):
+    with pytest.raises(ValueError, match=r"num_bins=.* must be a whole number >= 1"):
         metrics.ece(PROBS, LABELS, num_bins=num_bins)
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import mnvi
-from mnvi.models import all_cnn, lenet, mlp, resnet18
 from mnvi._torchvision import torchvision
+from mnvi.models import all_cnn, lenet, mlp, resnet18
 
 IMAGE_28, IMAGE_32, IMAGE_64 = (1, 28, 28), (3, 32, 32), (3, 64, 64)
 
@@ -239,17 +239,17 @@ def test_the_cifar_stem_keeps_the_size_of_the_image():
     ("call", "message"),
     [
         (lambda: resnet18(10, stem="mnist"), "stem is 'mnist'"),
-        (lambda: resnet18(0), "num_classes is 0"),
-        (lambda: lenet(num_classes=-1), "num_classes is -1"),
-        (lambda: all_cnn(num_classes=2.0), "num_classes is 2.0"),
-        (lambda: lenet(in_channels=0), "in_channels is 0"),
-        (lambda: mlp(0), "in_features is 0"),
-        (lambda: mlp(3, hidden=0), "hidden is 0"),
-        (lambda: mlp(3, hidden=True), "hidden is True"),
+        (lambda: resnet18(0), "num_classes=0 must be a whole number >= 1"),
+        (lambda: lenet(num_classes=-1), "num_classes=-1 must be a whole number >= 1"),
+        (lambda: all_cnn(num_classes=2.0), "num_classes=2.0 must be a whole number >= 1"),
+        (lambda: lenet(in_channels=0), "in_channels=0 must be a whole number >= 1"),
+        (lambda: mlp(0), "in_features=0 must be a whole number >= 1"),
+        (lambda: mlp(3, hidden=0), "hidden=0 must be a whole number >= 1"),
+        (lambda: mlp(3, hidden=True), "hidden=True must be a whole number >= 1"),
         (lambda: mlp(3, hidden=()), r"hidden is \(\)"),
-        (lambda: mlp(3, hidden=(5, -2)), "hidden is -2"),
-        (lambda: mlp(3, out_features=0), "out_features is 0"),
-        (lambda: resnet18(True), "num_classes is True"),
+        (lambda: mlp(3, hidden=(5, -2)), "hidden=-2 must be a whole number >= 1"),
+        (lambda: mlp(3, out_features=0), "out_features=0 must be a whole number >= 1"),
+        (lambda: resnet18(True), "num_classes=True must be a whole number >= 1"),
     ],
 )
 def test_bad_sizes_and_stems_are_refused(call, message):
@@ -260,5 +260,5 @@ def test_bad_sizes_and_stems_are_refused(call, message):
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan])
 @pytest.mark.parametrize("name", MODELS)
 def test_dropout_outside_zero_to_one_is_refused(name, dropout):
-    with pytest.raises(ValueError, match="dropout is"):
+    with pytest.raises(ValueError, match=r"dropout=.* must be a finite number >= 0 and < 1"):
         build(name, dropout=dropout)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import mnvi
-from mnvi.rules.table import RuleTable, every
+from mnvi.rules.table import RULES, RuleTable, every
 
 
 class Value:
@@ -140,4 +140,4 @@ def test_users_rule_and_has_rule() -> None:
         out = torch.linalg.matrix_exp(mnvi.Gaussian(torch.zeros(2, 2), torch.ones(2, 2)))
         assert torch.equal(out.mean, torch.eye(2))
     finally:
-        mnvi.gaussian.RULES._rules.pop(torch.linalg.matrix_exp)
+        RULES._rules.pop(torch.linalg.matrix_exp)

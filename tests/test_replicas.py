@@ -367,34 +367,38 @@ def test_torch_s_generator_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("epochs", 0, "a whole number, at least 1"),
+        ("epochs", 0, "a whole number >= 1"),
         ("epochs", True, "a whole number"),
-        ("batch_size", 1.5, "a whole number, at least 1"),
-        ("learning_rate", -1.0, "a finite number above 0"),
-        ("learning_rate", math.nan, "a finite number above 0"),
+        ("batch_size", 1.5, "a whole number >= 1"),
+        ("learning_rate", -1.0, "a finite number > 0"),
+        ("learning_rate", math.nan, "a finite number > 0"),
         ("optimizer", "lamb", "one of sgd, adam, amsgrad"),
         ("optimizer", ["sgd"], "one of sgd, adam, amsgrad"),
-        ("momentum", -3, "a number from 0 to below 1"),
-        ("momentum", 1.0, "a number from 0 to below 1"),
-        ("momentum", "a", "a number from 0 to below 1"),
+        ("momentum", -3, "a finite number >= 0 and < 1"),
+        ("momentum", 1.0, "a finite number >= 0 and < 1"),
+        ("momentum", "a", "a finite number >= 0 and < 1"),
         ("nesterov", "no", "True or False"),
-        ("weight_decay", -1, "a finite number, at least 0"),
-        ("weight_decay", math.inf, "a finite number, at least 0"),
-        ("milestones", (1.5,), "a list of epochs"),
-        ("milestones", (-1,), "a list of epochs"),
+        ("weight_decay", -1, "a finite number >= 0"),
+        ("weight_decay", math.inf, "a finite number >= 0"),
         ("milestones", 3, "a list of epochs"),
         ("milestones", "12", "a list of epochs"),
-        ("gamma", math.nan, "a finite number above 0"),
-        ("gamma", 0.0, "a finite number above 0"),
-        ("clip", 0.0, "a finite number above 0, or None"),
-        ("clip", "a", "a finite number above 0, or None"),
-        ("clip", math.nan, "a finite number above 0, or None"),
+        ("gamma", math.nan, "a finite number > 0"),
+        ("gamma", 0.0, "a finite number > 0"),
+        ("clip", 0.0, "a finite number > 0"),
+        ("clip", "a", "a finite number > 0"),
+        ("clip", math.nan, "a finite number > 0"),
     ],
 )
 def test_a_recipe_names_its_bad_value_and_what_is_expected(key, value, expected):
     settings = {"epochs": 1, "batch_size": 1, "learning_rate": 0.1, key: value}
     with pytest.raises(ValueError, match=re.escape(f"Recipe: {key}={value!r} must be {expected}")):
         replicas.Recipe(**settings)
+
+
+@pytest.mark.parametrize("epoch", [1.5, -1])
+def test_a_milestone_is_an_epoch(epoch):
+    with pytest.raises(ValueError, match=re.escape(f"Recipe: a milestone={epoch} must be a whole number >= 0")):
+        replicas.Recipe(epochs=1, batch_size=1, learning_rate=0.1, milestones=(0, epoch))
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "amsgrad"])

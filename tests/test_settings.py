@@ -11,45 +11,43 @@ from mnvi.rules.options import Options, current
 
 @pytest.fixture(autouse=True)
 def defaults() -> object:
-    before = current.value
-    current.value = Options()
-    yield
-    current.value = before
+    with mnvi.options():
+        yield
 
 
 def test_defaults() -> None:
-    assert current.value == Options(activation="moments", max_pool="argmax", dropout="variance", relu_floor=0.0)
+    assert current() == Options(activation="moments", max_pool="argmax", dropout="variance", relu_floor=0.0)
     assert mnvi.options.PAPER_RELU_FLOOR == 1e-5
 
 
 def test_block_changes_what_it_names_and_puts_it_back() -> None:
     with mnvi.options(max_pool="clark"):
-        assert current.value == Options(max_pool="clark")
+        assert current() == Options(max_pool="clark")
         with mnvi.options(dropout="sample", max_pool="argmax"):
-            assert current.value == Options(dropout="sample")
-        assert current.value == Options(max_pool="clark")
-    assert current.value == Options()
+            assert current() == Options(dropout="sample")
+        assert current() == Options(max_pool="clark")
+    assert current() == Options()
 
 
 def test_block_puts_back_after_an_error() -> None:
     with pytest.raises(KeyError), mnvi.options(activation="taylor"):
         raise KeyError
-    assert current.value == Options()
+    assert current() == Options()
 
 
 def test_one_object_may_be_used_again_and_inside_itself() -> None:
     taylor = mnvi.options(activation="taylor")
     for _ in range(2):
         with taylor, taylor:
-            assert current.value.activation == "taylor"
-        assert current.value == Options()
+            assert current().activation == "taylor"
+        assert current() == Options()
 
 
 def test_preparing_changes_nothing_and_set_keeps() -> None:
     prepared = mnvi.options(relu_floor=1e-3)
-    assert current.value == Options()
+    assert current() == Options()
     prepared.set()
-    assert current.value == Options(relu_floor=1e-3)
+    assert current() == Options(relu_floor=1e-3)
 
 
 def test_unknown_setting_is_named_with_the_closest_known_one() -> None:

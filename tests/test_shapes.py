@@ -14,9 +14,8 @@ from rule_checks import (
 from torch import Tensor, nn
 
 import mnvi
-from mnvi.rules.table import RULES
 from mnvi.moments.precision import widened
-from mnvi.rules.table import NoRuleError
+from mnvi.rules.table import RULES, NoRuleError
 
 X = gaussian(2, 4, 6)
 INDEX = torch.tensor([0, 2, 1])
