@@ -16,6 +16,7 @@ mc_mfvi torch.Size([64])
 ensemble torch.Size([64])
 """
 
+from mnvi.elbo import Objective  # noqa: F401  (where files of version 0.1.0 look for it)
 from mnvi.methods.by_name import NAMES, build
 from mnvi.methods.dvi import DVI
 from mnvi.methods.ensemble import Ensemble

@@ -23,9 +23,7 @@ _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmu
 
 
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
-_COMPARED = (
-    "a comparison of random values has no answer: compare x.mean; torch's distributions take Normal(x.mean, x.std)"
-)
+_COMPARED = "random values cannot be compared: compare x.mean; a distribution takes tensors, Normal(x.mean, x.std)"
 _SOFTMAX = "probabilities of random logits are an expectation: mnvi.CategoricalLikelihood().predictive(x)"
 _NUMBERS = "it gives numbers, which a random value has only in its tensors: ask x.mean or x.var"
 _RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import mnvi
-from mnvi import blocks, replicas
+from mnvi import replicas
+from mnvi.replicas import blocks, training
 from mnvi.replicas.recording import Recording
 
 SEEDS = [5, 6, 7]
@@ -203,7 +204,7 @@ def test_noise_inside_the_likelihood_comes_from_each_replica_s_generator():
 
 def test_blocks_do_not_change_results(monkeypatch):
     whole = replicas.train(builder(method("mnvi")), data(), SEEDS, RECIPE)
-    monkeypatch.setattr(replicas, "CACHE", 1)
+    monkeypatch.setattr(training, "CACHE", 1)
     blocks = []
     single = replicas.train(
         builder(method("mnvi")), data(), SEEDS, RECIPE, progress=lambda members, *_: blocks.append(members)
@@ -236,7 +237,7 @@ def test_what_one_step_touches_does_not_grow_with_the_number_of_replicas(count, 
             touched.append(self.working_set())
 
     monkeypatch.setattr(blocks, "Recording", Measured)
-    monkeypatch.setattr(replicas, "CACHE", largest)
+    monkeypatch.setattr(training, "CACHE", largest)
     build, sizes = builder(lambda: nn.Linear(FEATURES, 2)), set()
     recipe = dataclasses.replace(RECIPE, epochs=1, batch_size=50)
     replicas.train(build, data((50,)) * count, range(count), recipe, progress=lambda some, *_: sizes.add(len(some)))

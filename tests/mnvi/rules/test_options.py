@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -105,3 +109,57 @@ def test_full_covariances_follow_the_first_order_rule_and_its_floor() -> None:
     with mnvi.options(activation="taylor", relu_floor=1.0):
         assert torch.relu(full).cov[1].tolist() == [0.0, 1.0, cov[1, 2].item()]
         assert torch.relu(diagonal).var.tolist() == [0.0, 1.0, 4.0]
+
+
+def seen_by_a_thread(function: Callable[[], object]) -> object:
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_block_does_not_reach_into_another_thread() -> None:
+    with mnvi.options(max_pool="clark"):
+        assert seen_by_a_thread(current) == Options()
+
+
+def test_what_a_thread_sets_stays_in_it() -> None:
+    assert seen_by_a_thread(lambda: (mnvi.options(max_pool="clark").set(), current())[1]) == Options(max_pool="clark")
+    assert current() == Options()
+
+
+def test_one_block_used_by_two_threads_at_once_gives_each_its_own_back() -> None:
+    block = mnvi.options(dropout="sample")
+    with mnvi.options(max_pool="clark"), block:
+        assert (
+            seen_by_a_thread(lambda: (block.__enter__(), block.__exit__(None, None, None), current())[2]) == Options()
+        )
+        assert current() == Options(max_pool="clark", dropout="sample")
+    assert current() == Options()
+
+
+def test_tasks_of_one_thread_have_their_own() -> None:
+    async def inside() -> Options:
+        with mnvi.options(max_pool="clark"):
+            await asyncio.sleep(0.01)
+            return current()
+
+    async def beside() -> Options:
+        await asyncio.sleep(0.005)
+        return current()
+
+    async def both() -> list[Options]:
+        return await asyncio.gather(inside(), beside())
+
+    assert asyncio.run(both()) == [Options(max_pool="clark"), Options()]
+
+
+def test_a_compiled_function_follows_the_options_of_its_thread() -> None:
+    compiled = torch.compile(lambda x: torch.sigmoid(x), fullgraph=True, backend="eager")
+    x = mnvi.Gaussian(torch.zeros(2), torch.ones(2))
+    with mnvi.options(activation="taylor"):
+        first_order = compiled(x)
+        in_a_thread = seen_by_a_thread(lambda: compiled(x))
+    torch.testing.assert_close(first_order.var, torch.full((2,), 0.0625))
+    torch.testing.assert_close(in_a_thread.var, torch.sigmoid(x).var)  # type: ignore[attr-defined]

@@ -408,7 +408,7 @@ def test_a_bad_number_of_bins_is_refused(num_bins):
 
 @pytest.mark.parametrize("rate", [-0.1, 1, 10, math.nan])
 def test_a_rate_outside_zero_to_one_is_refused(rate):
-    with pytest.raises(ValueError, match="rate is"):
+    with pytest.raises(ValueError, match=r"rate=.* must be a finite number >= 0 and < 1"):
         metrics.misclassification_at_rejection(PROBS, LABELS, rate)
 
 

@@ -230,7 +230,8 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "labels as one-hot rows": (
         ValueError,
-        "CategoricalLikelihood: labels have shape (3, 4), the output (3, 4)",
+        "CategoricalLikelihood: labels of shape (3, 4) look one-hot; expected class indices of shape (3,): pass "
+        "y.argmax(-1)",
         lambda: labels(torch.eye(4, dtype=torch.long)[:3]),
     ),
     "labels of another batch": (

@@ -9,10 +9,9 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import mnvi
-from mnvi.moments import relu as module
-from mnvi.moments.relu import relu
+from mnvi.moments.relu import formula, kernels, relu
 
-LARGE = module._BLOCKED_FROM
+LARGE = kernels._BLOCKED_FROM
 
 
 def textbook(mean, var):
@@ -73,7 +72,7 @@ def test_float32_has_no_cancellation_where_the_textbook_loses_everything():
 
 @every_layout
 def test_blocked_path_gives_what_the_formula_gives(mean, var):
-    expectation, variance, _, _ = module._formula(mean, var)
+    expectation, variance, _, _ = formula.moments(mean, var)
     torch.testing.assert_close(relu(mean, var), (expectation, variance))
 
 
@@ -82,14 +81,14 @@ def test_gradients_of_large_tensors_are_those_of_the_formula(mean, var):
     leaves = [t.clone(memory_format=torch.preserve_format).requires_grad_() for t in (mean, var)]
     weights = torch.cos(mean), torch.sin(var)
     gradients = torch.autograd.grad(relu(*leaves), leaves, weights)
-    expectation, _, cdf, slope = module._formula(mean, var)
-    torch.testing.assert_close(gradients, module._gradients(*weights, expectation, cdf, slope))
+    expectation, _, cdf, slope = formula.moments(mean, var)
+    torch.testing.assert_close(gradients, formula.gradients(*weights, expectation, cdf, slope))
 
 
-@pytest.mark.parametrize("size", [module._BLOCKED_FROM - 1, module._BLOCKED_FROM, module._BLOCKED_FROM + 1])
+@pytest.mark.parametrize("size", [kernels._BLOCKED_FROM - 1, kernels._BLOCKED_FROM, kernels._BLOCKED_FROM + 1])
 def test_sizes_around_the_switch_to_blocks_agree(size):
     mean, var = torch.randn(size), torch.rand(size)
-    expectation, variance, _, _ = module._formula(mean, var)
+    expectation, variance, _, _ = formula.moments(mean, var)
     torch.testing.assert_close(relu(mean, var), (expectation, variance))
 
 

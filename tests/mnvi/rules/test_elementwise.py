@@ -10,6 +10,7 @@ from torch import nn
 
 import mnvi
 from mnvi.moments.quadrature import gauss_hermite, gauss_legendre, quadrature_moments, taylor_moments
+from mnvi.rules.table import RULES
 
 
 def gaussian(*shape, dtype=torch.float64):
@@ -97,13 +98,13 @@ def test_message_of_a_missing_rule_keeps_its_promise():
     x = gaussian(5)
     with pytest.raises(mnvi.NoRuleError, match=r"mnvi.rule\(torch.sinh\)\(mnvi.elementwise\(torch.sinh\)\)"):
         torch.sinh(x)
-    before = dict(mnvi.gaussian.RULES._rules)
+    before = dict(RULES._rules)
     try:
         mnvi.rule(torch.sinh)(mnvi.elementwise(torch.sinh))
         mean = torch.sinh(x).mean
     finally:
-        mnvi.gaussian.RULES._rules.clear()
-        mnvi.gaussian.RULES._rules.update(before)
+        RULES._rules.clear()
+        RULES._rules.update(before)
     torch.testing.assert_close(mean, (0.5 * x.var).exp() * torch.sinh(x.mean))
 
 
@@ -279,7 +280,7 @@ def test_a_dependence_of_any_entry_on_another_is_found_after_a_single_one_was_tr
 
 def test_what_is_not_finite_is_refused_with_a_remedy():
     x = mnvi.Gaussian(torch.tensor([5.0, 1.0]), torch.tensor([0.01, 0.5]))
-    message = r"log1p: not finite for a Gaussian of mean 1 and variance 0\.5; mnvi\.taylor\(log1p\)"
+    message = r"log1p: not finite for a Gaussian of mean 1 and variance 0\.5; mnvi\.elementwise\(log1p, 'taylor'\)"
     with pytest.raises(ValueError, match=message):
         mnvi.elementwise(torch.log1p)(x)
     out = by_taylor(torch.log1p)(x)
@@ -296,9 +297,8 @@ def test_what_was_not_finite_before_is_passed_on():
 @pytest.mark.parametrize("function", [torch.log1p, torch.sqrt, torch.special.logit])
 def test_a_function_on_a_part_of_the_line_is_advised_the_first_order_rule(function):
     x = mnvi.Gaussian(torch.tensor([0.5]), torch.tensor([0.1]))
-    with pytest.raises(mnvi.NoRuleError, match=r"mnvi\.rule\(.*\)\(mnvi\.taylor\(") as caught:
+    with pytest.raises(mnvi.NoRuleError, match=r"mnvi\.rule\(.*\)\(mnvi\.elementwise\(.*, 'taylor'\)\)"):
         function(x)
-    assert "mnvi.elementwise" not in str(caught.value)
     assert by_taylor(function)(x).var.isfinite().all()
 
 

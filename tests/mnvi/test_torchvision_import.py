@@ -2,7 +2,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -10,13 +10,8 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
 
 
-def test_models_datasets_and_transforms_are_importable_after_mnvi_vision():
+def test_models_datasets_and_transforms_are_importable_after_the_mend():
     result = run("import mnvi._torchvision, torchvision.models, torchvision.datasets, torchvision.transforms.v2")
-    assert result.returncode == 0, result.stderr
-
-
-def test_torchmetrics_which_imports_torchvision_itself_is_importable_after_mnvi_vision():
-    result = run("import mnvi._torchvision, torchmetrics")
     assert result.returncode == 0, result.stderr
 
 
