@@ -36,10 +36,9 @@ def check_number(
         ...     print(error)
         Recipe: epochs=0 must be a whole number >= 1
     """
-    kind = Integral if whole else Real
+    is_number = isinstance(value, Integral if whole else Real) and value is not True and value is not False
     if (
-        isinstance(value, kind)
-        and not isinstance(value, bool)
+        is_number
         and math.isfinite(value)
         and (least is None or value >= least)
         and (above is None or value > above)

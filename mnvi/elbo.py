@@ -97,7 +97,7 @@ class ELBO:
         self.num_data = num_data
         self.kappa = kappa
 
-    def __call__(self, out: Output, y: Tensor, kl: Tensor | float, epoch: int | None = None) -> Terms:
+    def __call__(self, out: Output, y: Tensor | Any, kl: Tensor | float, epoch: int | None = None) -> Terms:
         """The terms for one batch.
 
         Args:

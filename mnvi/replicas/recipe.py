@@ -54,8 +54,9 @@ class Recipe:
             raise ValueError(f"Recipe: nesterov={self.nesterov!r} must be True or False")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"Recipe: optimizer={self.optimizer!r} must be one of {', '.join(OPTIMIZERS)}")
-        if not isinstance(self.milestones, Sequence) or isinstance(self.milestones, str):
-            raise ValueError(f"Recipe: milestones={self.milestones!r} must be a list of epochs, e.g. (100, 150)")
+        milestones: object = self.milestones
+        if not isinstance(milestones, Sequence) or isinstance(milestones, str):
+            raise ValueError(f"Recipe: milestones={milestones!r} must be a list of epochs, e.g. (100, 150)")
         for milestone in self.milestones:
             check_number("Recipe: a milestone", milestone, least=0, whole=True)
         for name in ("momentum", "nesterov"):
