@@ -66,10 +66,10 @@ def test_moments_import_nothing_but_torch_and_themselves(path: Path) -> None:
     assert all(name == "mnvi.moments" or name.startswith("mnvi.moments.") for name in foreign), foreign
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if room(path) in ORDER], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_arrows_between_rooms_point_one_way(path: Path) -> None:
-    if room(path) not in ORDER:
-        return
     known = {name.split(".")[1] for name in imports(path) if name.startswith("mnvi.")}
     later = {name for name in known if name in ORDER and ORDER.index(name) > ORDER.index(room(path))}
     assert not later
