@@ -15,6 +15,7 @@ import pytest
 from build import ProjectBuilder
 from packaging.utils import canonicalize_name
 
+import mnvi
 from tools.lock import requirements
 
 ROOT = Path(__file__).parent.parent
@@ -91,7 +92,7 @@ def run(environment: Path, code: str) -> str:
 
 def test_wheel_holds_the_library_alone(wheel: Path) -> None:
     names = ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} == {"mnvi", "mnvi-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in names} == {"mnvi", f"mnvi-{mnvi.__version__}.dist-info"}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "mnvi").rglob("*.py")}
     assert modules | {"mnvi/py.typed"} == {name for name in names if name.startswith("mnvi/")}
 
