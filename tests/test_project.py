@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import inspect
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +21,7 @@ import mnvi
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+LIBRARY_EXTRAS = ("vision", "metrics", "export")
 LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
 LOCKED = dict(line.split("==") for line in LOCK_LINES)
 OPTIONAL_IMPORTS = {"dvc", "matplotlib", "mlflow", "onnx", "onnxruntime", "onnxscript", "ray", "scipy", "torchmetrics"}
@@ -35,6 +38,12 @@ def test_importing_mnvi_pulls_in_no_optional_package():
 
 def test_torch_is_the_only_required_dependency():
     assert [Requirement(line).name for line in PROJECT["dependencies"]] == ["torch"]
+
+
+def test_library_can_be_installed_beside_any_newer_torch():
+    lines = PROJECT["dependencies"] + [line for extra in LIBRARY_EXTRAS for line in EXTRAS[extra]]
+    operators = {specifier.operator for line in lines for specifier in Requirement(line).specifier}
+    assert operators == {">="}, "an upper bound of the library keeps its users from newer releases"
 
 
 @pytest.mark.parametrize("extra", [None, *EXTRAS])
@@ -67,6 +76,36 @@ def test_tests_run_on_the_locked_versions():
 
 def test_package_states_the_version_that_is_installed():
     assert mnvi.__version__ == PROJECT["version"]
+
+
+HOOKS = {
+    "ruff": ("tools.py", "import os\n", "F401"),
+    "ruff-format": ("tools.py", "x = ( 1 )\n", "1 file reformatted"),
+    "mypy": ("mnvi/__init__.py", "x: int = ''\n", "[assignment]"),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_commit_is_stopped_by(hook, tmp_path):
+    """By the tools of this environment: a hook with a repository of its own would need the network."""
+    name, source, complaint = HOOKS[hook]
+    for package in ("mnvi", "pipeline"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / name).write_text(source)
+    for file in (".pre-commit-config.yaml", "pyproject.toml"):
+        shutil.copy(ROOT / file, tmp_path)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "mnvi", "pipeline", name, ".pre-commit-config.yaml"], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pre_commit", "run", hook],
+        cwd=tmp_path,
+        env={**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "pre-commit")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and complaint in done.stdout, done.stdout + done.stderr
 
 
 def public_objects() -> dict[str, object]:

@@ -211,3 +211,16 @@ def test_forward_mode_of_autograd_itself():
         out = relu(forward_ad.make_dual(mean, torch.ones(1)), var)[0]
         slope = forward_ad.unpack_dual(out).tangent
     torch.testing.assert_close(slope, torch.special.ndtr(mean / var.sqrt()))
+
+
+def test_compiled_gradients_are_those_of_eager_mode():
+    mean = torch.linspace(-2, 2, 9, requires_grad=True)
+    var = torch.linspace(0.1, 1, 9, requires_grad=True)
+
+    def loss(mean, var):
+        expectation, variance = relu(2 * mean, 2 * var)
+        return (expectation.square() + variance).sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    actual, expected = (torch.autograd.grad(f(mean, var), (mean, var)) for f in (compiled, loss))
+    torch.testing.assert_close(actual, expected)
