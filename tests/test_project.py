@@ -24,7 +24,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 LIBRARY_EXTRAS = ("vision", "metrics", "export")
 LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
 LOCKED = dict(line.split("==") for line in LOCK_LINES)
-OPTIONAL_IMPORTS = {"dvc", "matplotlib", "mlflow", "onnx", "onnxruntime", "onnxscript", "ray", "scipy", "torchmetrics"}
+OPTIONAL_IMPORTS = {"dvc", "matplotlib", "mlflow", "onnx", "onnxruntime", "onnxscript", "ray", "scipy"}
 OPTIONAL_IMPORTS |= {"torchvision", "yaml"}
 
 
