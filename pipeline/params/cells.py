@@ -9,9 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, registry
 from pipeline.params import code
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
+from pipeline.registry.images import IMAGES
+from pipeline.registry.methods import METHODS
+from pipeline.registry.methods import Method as KnownMethod
+from pipeline.registry.metrics import METRICS, measured
+from pipeline.registry.networks import NETWORKS, find
 
 WORK = Path("work")
 NOT_OF_THE_METHOD = (*RECIPE_KEYS, "dropout", "kappa_over_n")
@@ -42,6 +47,7 @@ class Cell:
     searched: bool
     study: Study
     resources: Resources
+    plugins: tuple[str, ...] = ()  # modules of other packages that add entries to the registries
 
     @property
     def limits(self) -> Limits:
@@ -56,6 +62,25 @@ class Cell:
     def method_arguments(self) -> dict[str, Any]:
         """What `mnvi.methods.build` takes; dropout is the network's, κ the objective's, the rest the recipe's."""
         return {key: value for key, value in self.hyperparameters.items() if key not in NOT_OF_THE_METHOD}
+
+    @property
+    def known_method(self) -> KnownMethod:
+        """The entry of its method; also in a worker, which has not read the settings."""
+        registry.load(self.plugins)
+        return METHODS[self.method]
+
+    def foreign_code(self, stage: str) -> list[str]:
+        """The modules of other packages that the stage's result depends on."""
+        registry.load(self.plugins)
+        network = find(self.experiment.network)
+        added = [METHODS.origin(self.method), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
+        called = [METHODS[self.method].reference, network.build]
+        if stage == "evaluate":
+            metrics = [*measured(self.kind), *measured(self.kind, foreign=True)]
+            added += [METRICS.origin(metric.name) for metric in metrics]
+            called += [metric.function for metric in metrics if metric.function is not None]
+        modules = {*filter(None, added), *map(registry.module_of, called)}
+        return sorted(module for module in modules if module.partition(".")[0] not in ("mnvi", "pipeline"))
 
     def parameters(self, stage: str) -> dict[str, Any]:
         """What a stage's run shows: recipe and hyperparameters side by side, what is cut off, the machines."""
@@ -145,6 +170,10 @@ class Cell:
             "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
             "resources": self._how_it_computes(),
         }
+        if not self.experiment.arguments:
+            del settings["experiment"]["arguments"]
+        if foreign := self.foreign_code(stage):
+            settings["foreign_code"] = code.of_packages(foreign)
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial
