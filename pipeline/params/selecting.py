@@ -118,14 +118,13 @@ def _comment(source: Path) -> str:
 
 
 def _text(study: dict[str, Any]) -> str:
-    """The section, a line for each cell and a word about what may stand there."""
-    lines = ["study:"]
-    for key, value in study.items():
-        block = files.yaml_of({key: value}, default_flow_style=None, width=WIDTH - 2).rstrip().splitlines()
-        if key in COMMENTS:
-            block[0] = f"{block[0]:<{COLUMN - 4}}  # {COMMENTS[key]}"
-        lines += [f"  {line}" for line in block]
-    return "\n".join(lines) + "\n"
+    """The section, with a line for each cell and comments that say what else may stand there."""
+    text = files.yaml_of({"study": study}, default_flow_style=None, width=WIDTH)
+    for key, comment in COMMENTS.items():
+        text = re.sub(
+            rf"^(  {key}:.*)$", lambda line: f"{line[1]:<{COLUMN - 1}} # {comment}", text, count=1, flags=re.M
+        )
+    return text
 
 
 def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:

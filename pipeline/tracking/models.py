@@ -152,7 +152,7 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
         mlflow_model=Model(run_id=run_id, model_id=model_id, model_uuid=model_id),
         python_model=str(_SERVED),
         artifacts={"weights": str(saved / "weights.pt"), "settings": str(saved / "settings.json")},
-        code_paths=[str(_folder(package)) for package in sorted(packages)],
+        code_paths=[str(_code(package)) for package in sorted(packages)],
         signature=_signature(example, settings["kind"]),
         input_example=example,
         pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in _NEEDED],
@@ -189,10 +189,11 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _folder(package: str) -> Path:
+def _code(package: str) -> Path:
+    """The folder of a package, or the file of a module that is in none."""
     file = importlib.import_module(package).__file__
     assert file is not None
-    return Path(file).parent
+    return Path(file).parent if Path(file).stem == "__init__" else Path(file)
 
 
 def _arguments(net: nn.Module, cell: Cell, example: Tensor) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from pipeline import files
 from pipeline.data import folders, image_sources, load_images
 from pipeline.data.folders import find_folder
 from pipeline.data.images import find_images
-from pipeline.data.known_images import IMAGES, KnownImages, Official
 from pipeline.data.sources import MIRROR, MissingData
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 from pipeline.prepare import prepare
+from pipeline.registry.images import IMAGES, KnownImages, Official
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -40,7 +40,7 @@ def official(contents: dict[str, bytes], **keys: Any) -> KnownImages:
     described = tuple(
         Official(name, len(content), hashlib.md5(content).hexdigest()) for name, content in contents.items()
     )
-    return KnownImages(files=described, home=NOWHERE, classes=tuple("0123456789"), **keys)
+    return KnownImages(name="tiny", files=described, home=NOWHERE, classes=tuple("0123456789"), **keys)
 
 
 def idx(images: np.ndarray, labels: np.ndarray, prefix: str) -> dict[str, bytes]:
