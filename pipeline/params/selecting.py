@@ -21,7 +21,7 @@ STUDIES = Path("studies")
 LOCK = Path("dvc.lock")
 # With the comment right above it.
 SECTION = re.compile(r"(?:^#[^\n]*\n)*^study:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
-WIDTH = 118
+WIDTH = 110
 DEFAULTS = {"preset": "release", "searcher": "grid", "trials": 16, "missing_data": "stop"}
 COMMENTS = {
     "preset": "or paper: the text's recipes instead of the released implementation's",
@@ -31,7 +31,7 @@ COMMENTS = {
     "missing_data": "or skip: go on without a data set that no source could give",
     "limits": "null: as the experiment says",
 }
-COLUMN = 26  # of comments
+COLUMN = 26  # where comments begin
 KEYS = ("name", "results", "experiments", "methods", "data", "cells", "search", "limits", *DEFAULTS)
 
 
@@ -119,12 +119,12 @@ def _comment(source: Path) -> str:
 
 def _text(study: dict[str, Any]) -> str:
     """The section, with a line for each cell and comments that say what else may stand there."""
-    text = files.yaml_of({"study": study}, default_flow_style=None, width=WIDTH)
-    for key, comment in COMMENTS.items():
-        text = re.sub(
-            rf"^(  {key}:.*)$", lambda line: f"{line[1]:<{COLUMN - 1}} # {comment}", text, count=1, flags=re.M
-        )
-    return text
+    lines = files.yaml_of({"study": study}, default_flow_style=None, width=WIDTH).splitlines()
+    for index, line in enumerate(lines):
+        found = re.match(r"  (\w+):", line)
+        if found and found[1] in COMMENTS:
+            lines[index] = f"{line:<{COLUMN - 1}} # {COMMENTS[found[1]]}"
+    return "\n".join(lines) + "\n"
 
 
 def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
