@@ -123,6 +123,11 @@ MISTAKES = {
         {"kind": "table", "file": "kin8.csv", "splits": "kfold", "folds": 10},
         "datasets.kin8.target: is missing, but file needs it; name the column",
     ),
+    "datasets/cifar10/validation": (-1, "datasets.cifar10.validation: -1 is not a whole number of at least 1"),
+    "datasets/wine": (
+        {"kind": "table", "file": "wine.csv", "target": -1, "splits": "kfold", "folds": 10},
+        "datasets.wine.target: -1 is not the name of a column, or its number counted from 0; write one of the two",
+    ),
     "datasets/mnits": ({"kind": "images"}, "datasets.mnits: 'mnits' is not an image set that is known by name"),
     "datasets/mnist/validation": (
         None,
