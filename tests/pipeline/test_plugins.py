@@ -31,6 +31,7 @@ from pipeline.regression import folds, predictions
 from pipeline.regression import networks as table_networks
 from pipeline.report import markdown, tables
 from pipeline.report.results import Score, Scores
+from pipeline.submission.package import packed
 
 ENTRIES = """
 from pipeline.registry.images import IMAGES, OwnImages
@@ -291,6 +292,16 @@ def test_its_code_counts_for_the_stages_that_use_it(outside: Path) -> None:
     (outside / "code.py").write_text(CODE + "\nX = 1\n")
     assert all(old != new for old, new in zip(before, fingerprints(own), strict=True))
     assert [old != new for old, new in zip(plain_before, fingerprints(plain), strict=True)] == [False, True]
+
+
+def test_its_code_is_uploaded_to_a_cluster(outside: Path) -> None:
+    images_cell("noisy", {"scale": 0.1})
+    with packed("params.yaml") as before:
+        assert (before.folder / "outside/code.py").read_text() == CODE
+        digest = before.digest
+    (outside / "code.py").write_text(CODE + "\nX = 1\n")
+    with packed("params.yaml") as after:
+        assert after.digest != digest
 
 
 def test_a_name_that_is_taken_is_refused(outside: Path) -> None:
