@@ -212,7 +212,7 @@ def checked(kind: Any, path: str, value: Any, keys: Collection[str] = (), partia
             if key not in keys:
                 raise unknown(f"{path}.{key}", key, keys, "a key of this section")
     try:
-        return kind(**value) if is_dataclass(kind) else _adapter(kind).validate_python(value)
+        return kind(**value) if isinstance(kind, type) and is_dataclass(kind) else _adapter(kind).validate_python(value)
     except ValidationError as error:
         mistakes = [one for one in error.errors(include_url=False) if not (partial and one["type"] == "missing")]
         if mistakes:

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params import pictures
-from pipeline.params.settings import Dataset, Experiment, Study
+from pipeline.params.settings import Dataset, Experiment, Place, Study
 from pipeline.registry import networks
 from pipeline.registry.images import IMAGES
 from pipeline.registry.methods import METHODS
@@ -109,9 +109,7 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
             raise unknown(f"study.search[{index}]", name, study.cells, "a cell of this study")
 
 
-def _check_searched(
-    name: str, cell: dict[str, str], datasets: dict[str, Dataset], experiments: dict[str, Experiment]
-) -> None:
+def _check_searched(name: str, cell: Place, datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> None:
     experiment = experiments[cell["experiment"]]
     if not experiment.methods[cell["method"]].grid:
         raise StudyError(
@@ -126,7 +124,7 @@ def _check_searched(
         )
 
 
-def _check_cell(path: str, cell: dict[str, str], study: Study, experiments: dict[str, Experiment]) -> None:
+def _check_cell(path: str, cell: Place, study: Study, experiments: dict[str, Experiment]) -> None:
     if cell["experiment"] not in experiments:
         raise unknown(f"{path}.experiment", cell["experiment"], experiments, "in experiments")
     experiment = experiments[cell["experiment"]]

@@ -81,7 +81,7 @@ def resolve(reference: Reference) -> Callable[..., Any]:
         raise StudyError(f"{reference}: there is no such function ({error}); write package.module:function") from error
     if not callable(found):
         raise StudyError(f"{reference}: is {type(found).__name__}, not a function; name one")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def spelled(reference: Reference) -> str:
