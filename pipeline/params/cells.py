@@ -69,18 +69,23 @@ class Cell:
         registry.load(self.plugins)
         return METHODS[self.method]
 
-    def foreign_code(self, stage: str) -> list[str]:
-        """The modules of other packages that the stage's result depends on."""
+    def entries(self, stage: str) -> list[Any]:
+        """The entries of the registries that the stage's result depends on; `registry.essence` says in what."""
         registry.load(self.plugins)
-        network = find(self.experiment.network)
-        added = [METHODS.origin(self.method), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
-        called = [METHODS[self.method].reference, network.build]
-        if stage == "evaluate":
-            metrics = [*measured(self.kind), *measured(self.kind, foreign=True)]
-            added += [METRICS.origin(metric.name) for metric in metrics]
-            called += [metric.function for metric in metrics if metric.function is not None]
-        modules = {*filter(None, added), *map(registry.module_of, called)}
-        return sorted(module for module in modules if module.partition(".")[0] not in ("mnvi", "pipeline"))
+        metrics = [*measured(self.kind), *measured(self.kind, foreign=True)] if stage == "evaluate" else []
+        return [METHODS[self.method], find(self.experiment.network), *metrics]
+
+    def named_code(self, stage: str) -> list[str]:
+        """The modules that these entries name, and modules of other packages that added them or the data set."""
+        method, network, *metrics = self.entries(stage)
+        called = [method.reference, network.build, *(metric.function for metric in metrics)]
+        added = [METHODS.origin(method.name), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
+        added += [METRICS.origin(metric.name) for metric in metrics]
+        return sorted({*filter(None, added), *map(registry.module_of, called)})
+
+    def foreign_code(self, stage: str) -> list[str]:
+        """Those of other packages."""
+        return [name for name in self.named_code(stage) if name.partition(".")[0] not in ("mnvi", "pipeline")]
 
     def parameters(self, stage: str) -> dict[str, Any]:
         """What a stage's run shows: recipe and hyperparameters side by side, what is cut off, the machines."""

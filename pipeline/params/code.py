@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline import files
 from pipeline.errors import StudyError
 
-OF_KIND = {"regression": ["regression"], "classification": ["images", "data/augmentation.py"]}
+OF_KIND = {"regression": ["regression", "registry"], "classification": ["images", "data/augmentation.py", "registry"]}
 
 
 @cache

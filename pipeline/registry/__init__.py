@@ -99,6 +99,6 @@ def module_of(reference: Reference) -> str:
 
 
 def essence(entry: Any) -> dict[str, Any]:
-    """What results depend on in an entry; labels and colours, which do not compare, are left out."""
-    shown = ((one.name, getattr(entry, one.name)) for one in fields(entry) if one.compare)
-    return {name: spelled(value) if callable(value) else value for name, value in shown}
+    """What results depend on in an entry; fields that do not compare, such as labels, only check or show something."""
+    kept = ((one.name, getattr(entry, one.name)) for one in fields(entry) if one.compare)
+    return {name: spelled(value) if callable(value) else value for name, value in kept}

@@ -31,13 +31,13 @@ class Method:
     """
 
     name: str
-    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
     build: Reference | None = None
     has_kl: bool = True
     samples: bool = False
     members: bool = False
-    needs: Mapping[str, str] = field(default_factory=dict)
-    networks: tuple[str, ...] = ()
+    needs: Mapping[str, str] = field(default_factory=dict, compare=False)
+    networks: tuple[str, ...] = field(default=(), compare=False)
     otherwise: str = field(default="", compare=False)
     label: str = field(default="", compare=False)  # in tables
     colour: str = field(default=OTHER, compare=False)  # in figures

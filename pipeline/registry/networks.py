@@ -33,7 +33,7 @@ class Network:
     kinds: tuple[str, ...]
     build: Reference
     needs: Mapping[str, str] = field(default_factory=dict)
-    size: int | None = None
+    size: int | None = field(default=None, compare=False)
     label: str = field(default="", compare=False)  # in tables
 
 

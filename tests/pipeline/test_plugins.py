@@ -17,7 +17,7 @@ from tiny_study import cell as tiny_cell
 from tiny_study import enter
 
 import mnvi
-from pipeline import params
+from pipeline import params, registry
 from pipeline.data import load_images
 from pipeline.errors import StudyError
 from pipeline.images import evaluation, networks
@@ -96,7 +96,7 @@ REGISTRIES: tuple[dict[str, Any], ...] = (
 @pytest.fixture(autouse=True)
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The other package, in the project's folder. What it adds is taken back."""
-    kept = [dict(registry) for registry in REGISTRIES]
+    kept = [dict(known) for known in REGISTRIES]
     package = tmp_path / "outside"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -105,9 +105,9 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     yield package
-    for registry, entries in zip(REGISTRIES, kept, strict=True):
-        registry.clear()
-        registry.update(entries)
+    for known, entries in zip(REGISTRIES, kept, strict=True):
+        known.clear()
+        known.update(entries)
     for module in [name for name in sys.modules if name.partition(".")[0] == "outside"]:
         del sys.modules[module]
 
@@ -289,6 +289,10 @@ def test_its_code_counts_for_the_stages_that_use_it(outside: Path) -> None:
     before, plain_before = fingerprints(own), fingerprints(plain)
     assert own.foreign_code("train") == ["outside.code", "outside.study"]
     assert [plain.foreign_code(stage) for stage in stages] == [[], ["outside.study"]]  # of its metrics
+    assert plain.named_code("train") == ["mnvi.methods", "mnvi.models"]
+    assert "mnvi.metrics" in plain.named_code("evaluate")
+    noisy = {"name": "noisy", "build": "outside.code:noisy", "has_kl": False, "samples": False, "members": False}
+    assert registry.essence(own.entries("train")[0]) == noisy
     (outside / "code.py").write_text(CODE + "\nX = 1\n")
     assert all(old != new for old, new in zip(before, fingerprints(own), strict=True))
     assert [old != new for old, new in zip(plain_before, fingerprints(plain), strict=True)] == [False, True]
