@@ -46,7 +46,8 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
     whole = expanded(parse(source)["study"], raw)
     added = _add_own(whole, raw["datasets"])
     _narrow(whole, cells, before.experiments)
-    whole["results"] = results or whole["results"]
+    if results:
+        whole["results"] = results
     comment = f"# From {source.as_posix()}.\n" if added or cells or results else _comment(source)
     after = read({**raw, "study": whole}).study
     text = SECTION.sub(lambda _: f"{comment}{_text(whole)}\n", params.read_text(encoding="utf-8"), count=1)
@@ -73,8 +74,7 @@ def expanded(study: Any, raw: dict[str, Any]) -> dict[str, Any]:
     limits = section("study.limits", study.get("limits", {}))
     forms = {"regression": RegressionLimits, "classification": ClassificationLimits}
     return {
-        "name": study["name"],
-        "results": study["results"],
+        **{key: study[key] for key in ("name", "results") if key in study},
         "preset": study.get("preset", DEFAULTS["preset"]),
         "data": study.get("data", data),
         "cells": cells,

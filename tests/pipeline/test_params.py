@@ -326,6 +326,39 @@ def test_params_yaml_selects_the_default_study():
     assert RAW["study"] == selecting.expanded(study, RAW)
 
 
+SHORT = {
+    "name": "short",
+    "results": "mine",
+    "experiments": ["wine", {"yacht": ["ensemble"]}],
+    "methods": ["mnvi", "dvi"],
+}
+
+
+def test_a_study_names_experiments_and_methods():
+    whole = selecting.expanded({**SHORT, "search": "all", "limits": {"regression": {"runs": 3}}}, RAW)
+    assert list(whole) == list(RAW["study"])
+    assert whole["cells"]["yacht-ensemble"] == {"experiment": "yacht", "data": "yacht", "method": "ensemble"}
+    assert list(whole["cells"]) == ["wine-mnvi", "wine-dvi", "yacht-ensemble"]
+    assert (whole["data"], whole["search"]) == (["wine", "yacht"], ["wine-mnvi", "wine-dvi"])  # an ensemble has no grid
+    assert whole["limits"]["regression"] == {"runs": 3, "folds": None, "epochs": None, "search_epochs": None}
+    assert reading.read({**RAW, "study": whole}).study.regression.runs == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experiments": ["wien"]}, r"study\.experiments\[0\]: 'wien' is not in experiments .*; did you mean wine\?$"),
+        ({"experiments": "wine"}, r"study\.experiments: 'wine' is not a list; write \[boston, yacht\]$"),
+        ({"experiments": [{"wine": ["mnvi"], "yacht": ["mnvi"]}]}, r"names several experiments; write one a line$"),
+        ({"methods": ["mvni"]}, r"study\.experiments\[0\]\.wine: 'mvni' is not a method of .*; did you mean mnvi\?$"),
+        ({"method": ["mnvi"]}, r"study\.method: 'method' is not a key of this section .*; did you mean methods\?$"),
+    ],
+)
+def test_a_mistake_in_a_study_is_named(changes, message):
+    with pytest.raises(StudyError, match=message):
+        selecting.expanded({**SHORT, **changes}, RAW)
+
+
 def test_results_of_different_studies_do_not_overwrite_each_other():
     folders = [yaml.safe_load(path.read_text())["study"]["results"] for path in STUDIES]
     assert len(set(folders)) == len(folders)
