@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-import mnvi
 from pipeline import data as datasets
 from pipeline import files, tracking
 from pipeline.console import progress, say
@@ -18,13 +17,12 @@ from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import networks
 from pipeline.images.batches import Transform
-from pipeline.images.curves import BINS, curves
+from pipeline.images.curves import curves
 from pipeline.images.job import Job
 from pipeline.images.pictures import extremes
 from pipeline.images.predictions import Predictions, milliseconds, predict
 from pipeline.params import Cell
-
-REJECTIONS = {"mr10": 0.10, "mr25": 0.25, "mr50": 0.50}
+from pipeline.registry.metrics import measured
 
 
 def run(cell: Cell) -> None:
@@ -119,21 +117,12 @@ class Seed:
 
 
 def metrics(test: Predictions, others: dict[str, Predictions]) -> dict[str, float]:
-    """Of one seed. Fractions, not percent; `auroc_<set>` tells foreign images by predictive entropy."""
-    probs, labels = test.probs, test.labels
-    found = {
-        "misclassification": mnvi.metrics.misclassification(probs, labels),
-        "nll": mnvi.metrics.nll(probs, labels),
-        "ece": mnvi.metrics.ece(probs, labels, BINS),
-        "aumrc": mnvi.metrics.aumrc(probs, labels),
-    }
-    for name, rate in REJECTIONS.items():
-        found[name] = mnvi.metrics.misclassification_at_rejection(probs, labels, rate)
+    """Of one seed. Fractions, not percent; `auroc_<set>` is about the foreign images of that set."""
+    found = {metric.name: metric.measure(test.probs, test.labels) for metric in measured("classification")}
     for name, foreign in others.items():
-        found[f"auroc_{name}"] = mnvi.metrics.auroc(test.total, foreign.total)
-        if bool(test.epistemic.any()):
-            found[f"auroc_epistemic_{name}"] = mnvi.metrics.auroc(test.epistemic, foreign.epistemic)
-    return {name: float(value) for name, value in found.items()}
+        for metric in measured("classification", foreign=True):
+            found[f"{metric.name}_{name}"] = metric.measure(test, foreign)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:

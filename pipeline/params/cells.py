@@ -9,9 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, registry
 from pipeline.params import code
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
+from pipeline.registry.images import IMAGES
+from pipeline.registry.methods import METHODS
+from pipeline.registry.methods import Method as KnownMethod
+from pipeline.registry.metrics import METRICS, measured
+from pipeline.registry.networks import NETWORKS, find
 
 WORK = Path("work")
 NOT_OF_THE_METHOD = (*RECIPE_KEYS, "dropout", "kappa_over_n")
@@ -42,6 +47,7 @@ class Cell:
     searched: bool
     study: Study
     resources: Resources
+    plugins: tuple[str, ...] = ()  # modules of other packages that add entries to the registries
 
     @property
     def limits(self) -> Limits:
@@ -56,6 +62,30 @@ class Cell:
     def method_arguments(self) -> dict[str, Any]:
         """What `mnvi.methods.build` takes; dropout is the network's, κ the objective's, the rest the recipe's."""
         return {key: value for key, value in self.hyperparameters.items() if key not in NOT_OF_THE_METHOD}
+
+    @property
+    def known_method(self) -> KnownMethod:
+        """The entry of its method; also in a worker, which has not read the settings."""
+        registry.load(self.plugins)
+        return METHODS[self.method]
+
+    def entries(self, stage: str) -> list[Any]:
+        """The entries of the registries that the stage's result depends on; `registry.essence` says in what."""
+        registry.load(self.plugins)
+        metrics = [*measured(self.kind), *measured(self.kind, foreign=True)] if stage == "evaluate" else []
+        return [METHODS[self.method], find(self.experiment.network), *metrics]
+
+    def named_code(self, stage: str) -> list[str]:
+        """The modules that these entries name, and modules of other packages that added them or the data set."""
+        method, network, *metrics = self.entries(stage)
+        called = [method.reference, network.build, *(metric.function for metric in metrics)]
+        added = [METHODS.origin(method.name), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
+        added += [METRICS.origin(metric.name) for metric in metrics]
+        return sorted({*filter(None, added), *map(registry.module_of, called)})
+
+    def foreign_code(self, stage: str) -> list[str]:
+        """Those of other packages."""
+        return [name for name in self.named_code(stage) if name.partition(".")[0] not in ("mnvi", "pipeline")]
 
     def parameters(self, stage: str) -> dict[str, Any]:
         """What a stage's run shows: recipe and hyperparameters side by side, what is cut off, the machines."""
@@ -145,6 +175,10 @@ class Cell:
             "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
             "resources": self._how_it_computes(),
         }
+        if not self.experiment.arguments:
+            del settings["experiment"]["arguments"]
+        if foreign := self.foreign_code(stage):
+            settings["foreign_code"] = code.of_packages(foreign)
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline import files
+from pipeline.errors import StudyError
 
-OF_KIND = {"regression": ["regression"], "classification": ["images", "data/augmentation.py"]}
+OF_KIND = {"regression": ["regression", "registry"], "classification": ["images", "data/augmentation.py", "registry"]}
 
 
 @cache
@@ -24,6 +25,18 @@ def of_kind(kind: str) -> str:
 def of_library() -> str:
     root = _folder("mnvi")
     return _digest(root, [root])
+
+
+def of_packages(modules: Iterable[str]) -> dict[str, str]:
+    """Of the packages that these modules of others are in, as a module may use any other of its package."""
+    found = {}
+    for package in sorted({module.partition(".")[0] for module in modules}):
+        spec = find_spec(package)
+        if spec is None or spec.origin is None:
+            raise StudyError(f"{package}: no package of this name is installed; check the spelling or install it")
+        file = Path(spec.origin)
+        found[package] = _digest(file.parent, [file.parent if spec.submodule_search_locations else file])
+    return found
 
 
 def _folder(package: str) -> Path:

@@ -9,10 +9,9 @@ from typing import Any
 from pipeline import files, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
+from pipeline.registry.metrics import measured
 from pipeline.regression import folds, networks
-from pipeline.regression.predictions import LEVELS, Judged, all_scores, judge
-
-METRICS = ("log_likelihood", "rmse", *(f"coverage_{level}" for level in LEVELS))
+from pipeline.regression.predictions import Judged, all_scores, judge
 
 
 def run(cell: Cell) -> None:
@@ -81,7 +80,8 @@ def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
 
 
 def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows: int) -> dict[str, Any]:
-    per_fold = {name: by_run(judged, name, training["runs"], training["folds"]) for name in METRICS}
+    names = [metric.name for metric in measured("regression")]
+    per_fold = {name: by_run(judged, name, training["runs"], training["folds"]) for name in names}
     standard = cell.dataset.splits == "standard"
     summarise = over_splits if standard else summary
     return {
@@ -91,7 +91,7 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows
         "method": cell.method,
         "network": cell.experiment.network,
         "complete": training["complete"],
-        "runs": len(_whole(per_fold[METRICS[0]])),
+        "runs": len(_whole(per_fold["log_likelihood"])),
         "folds": training["folds"],
         "deviation_over": "splits" if standard else "runs",
         "rows": rows,

@@ -22,7 +22,7 @@ from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.images.loop import Loop, Position
-from pipeline.params import schema
+from pipeline.params.settings import OPTIMIZERS
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +213,7 @@ def test_weight_decay_gives_way_to_the_kl() -> None:
     assert (decay("mnvi"), decay("deterministic")) == (0.0, 0.1)
 
 
-@pytest.mark.parametrize("optimizer", schema.OPTIMIZERS["classification"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS["classification"])
 def test_every_optimiser_that_settings_allow_trains(optimizer: str) -> None:
     job = make_job(make_cell("deterministic", experiment={"optimizer": optimizer, "epochs": 2}))
     history = run(job).history
