@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline import files
 from pipeline.params import code
+from pipeline.params.schema import WITHOUT_KL
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
 
 WORK = Path("work")
@@ -121,16 +122,25 @@ class Cell:
         return None if self.experiment.runs is None else min(RUNS_OF_A_TRIAL, self.experiment.runs)
 
     def fingerprint(self, stage: str) -> str:
-        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it.
-
-        How many seeds or runs there are does not matter to the training of each.
-        """
-        settings = self.settings(stage)
-        if stage == "train":
-            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
-        made_by = [settings, code.of_kind(self.kind), code.of_library()]
-        text = json.dumps(made_by, sort_keys=True, default=str)
+        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it."""
+        text = json.dumps(self.made_for(stage), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def made_for(self, stage: str) -> dict[str, Any]:
+        """The settings and the code that resumable state of a stage depends on; `predict` is a part of `evaluate`.
+
+        How many seeds or runs there are does not matter to the training and the predictions of each.
+        """
+        settings = self.settings("evaluate" if stage == "predict" else stage)
+        if stage in ("train", "predict"):
+            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
+        return {"settings": settings, "code": self.code(stage)}
+
+    def code(self, stage: str) -> code.Digests:
+        """The modules that the stage's result depends on, and their digests."""
+        if stage == "tune" and not self.searched:
+            return {}
+        return code.of(self.kind, stage)
 
     def settings(self, stage: str) -> dict[str, Any]:
         """All settings that the stage's result depends on."""
@@ -139,6 +149,7 @@ class Cell:
         settings: dict[str, Any] = {
             "stage": stage,
             "method": self.method,
+            "has_kl": self.method not in WITHOUT_KL,
             "hyperparameters": self.hyperparameters,
             "dataset": asdict(self.dataset),
             "experiment": _without(asdict(self.experiment), {"methods"} | UNSEEN[stage]),

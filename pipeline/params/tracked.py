@@ -1,11 +1,13 @@
 """What DVC compares to tell whether a stage is out of date, where its templates cannot express it.
 
-`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and a digest of the code
-of its kind; `ood/<cell>.json` the digests of the data that the cell is tested on beside its own.
+`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and digests of its code;
+`settings/prepare/<dataset>.json` the same of a data set; `ood/<cell>.json` the digests of the data that the cell is
+tested on beside its own.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pipeline import files
@@ -21,8 +23,11 @@ def write_settings(params: Params) -> None:
     with files.replacing(study.results / "settings") as folder:
         for cell in params.cells():
             for stage in STAGES:
-                settings = {**cell.settings(stage), "code": code.of_kind(cell.kind)}
+                settings = {**cell.settings(stage), "code": cell.code(stage)}
                 files.write_json(folder / cell.name / f"{stage}.json", settings)
+        for name in study.data:
+            dataset = {**asdict(params.datasets[name]), "missing_data": study.missing_data}
+            files.write_json(folder / "prepare" / f"{name}.json", {**dataset, "code": code.of("data", "prepare")})
         files.write_json(folder / "report.json", {"name": study.name, "preset": study.preset, "cells": study.cells})
 
 

@@ -6,12 +6,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+from torch.distributions import Distribution
+
+from mnvi import metrics
 from pipeline import files, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
 from pipeline.regression import folds, networks
-from pipeline.regression.predictions import LEVELS, Judged, all_scores, judge
+from pipeline.regression.predictions import Judged, judge, log_likelihood
 
+LEVELS = (50, 80, 95)  # percent, of the intervals whose coverage is measured
 METRICS = ("log_likelihood", "rmse", *(f"coverage_{level}" for level in LEVELS))
 
 
@@ -78,6 +83,13 @@ def by_run(judged: Iterable[Judged], metric: str, runs: int, folds: int) -> list
 def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
     found = [[value for value in run if value is not None] for run in runs]
     return [values for values, run in zip(found, runs, strict=True) if len(values) == len(run)]
+
+
+def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
+    scores = log_likelihood(prediction, y) | {"rmse": float(metrics.rmse(prediction.mean, y))}
+    for level in LEVELS:
+        scores[f"coverage_{level}"] = float(metrics.interval_coverage(prediction, y, level / 100))
+    return scores
 
 
 def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows: int) -> dict[str, Any]:

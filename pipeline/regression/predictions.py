@@ -11,13 +11,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import mnvi
-from mnvi import metrics
+from mnvi.metrics import log_likelihood as mean_log_likelihood
 from mnvi.replicas import Replicas
 from pipeline.params import Cell
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica, members, paper_options
-
-LEVELS = (50, 80, 95)  # percent, of the intervals whose coverage is measured
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,7 @@ def judge(
 
 
 def log_likelihood(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    return {"log_likelihood": float(metrics.log_likelihood(prediction, y))}
-
-
-def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    scores = log_likelihood(prediction, y) | {"rmse": float(metrics.rmse(prediction.mean, y))}
-    for level in LEVELS:
-        scores[f"coverage_{level}"] = float(metrics.interval_coverage(prediction, y, level / 100))
-    return scores
+    return {"log_likelihood": float(mean_log_likelihood(prediction, y))}
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,13 +21,6 @@ _SOURCE = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Package:
     folder: Path
-
-    @property
-    def digest(self) -> str:
-        """Of the code."""
-        paths = sorted(path for name in CODE for path in (self.folder / name).rglob("*") if path.is_file())
-        text = "".join(f"{path.relative_to(self.folder)} {files.sha256(path)}\n" for path in paths)
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def __str__(self) -> str:
         parts = []

@@ -117,7 +117,7 @@ def test_only_a_job_server_is_submitted_to_and_never_from_inside_a_job(
     assert not submission.wanted(cell, "train")
     monkeypatch.setenv("RAY_ADDRESS", "https://head:8265")
     assert submission.wanted(cell, "train")
-    assert not submission.wanted(cell, "tune"), "it is not searched: there is nothing to compute"
+    assert not submission.wanted(cell, "evaluate")
     monkeypatch.setenv(inside.INPUTS, "{}")
     assert not submission.wanted(cell, "train")
 

@@ -20,8 +20,8 @@ from tracking_cases import Cell, client, folder, new_store  # noqa: F401
 
 import mnvi
 from pipeline import files, params, tracking
+from pipeline.data import load_table
 from pipeline.data.imagesets import ImageSet
-from pipeline.data.tables import load_table
 from pipeline.errors import StudyError
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.regression.chunks import Chunks
@@ -65,8 +65,8 @@ def test_tensors_and_checkpoints(tmp_path: Path, mark: Path, form: Callable[[Pat
     with pytest.raises(StudyError, match=r"checkpoint-00001-0000000\.pt: cannot be read"):
         files.read_tensors(path, "python -m pipeline.train")
     with pytest.raises(StudyError, match="cannot be read"):
-        Checkpoints(tmp_path, "a").read(path)
-    assert Checkpoints(tmp_path, "a").load() is None
+        Checkpoints(tmp_path).read(path)
+    assert Checkpoints(tmp_path).load() is None
     assert not mark.exists()
 
 
