@@ -2,7 +2,7 @@
 
 `settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and digests of its code;
 `settings/prepare/<dataset>.json` the same of a data set; `ood/<cell>.json` the digests of the data that the cell is
-tested on beside its own.
+tested on beside its own. `settings/shown.json` is for people: `dvc exp show` prints it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def write_settings(params: Params) -> None:
             for stage in STAGES:
                 settings = {**cell.settings(stage), "code": cell.code(stage)}
                 files.write_json(folder / cell.name / f"{stage}.json", settings)
+        shown = {cell.name: _line(cell) for cell in params.cells()}
+        files.write_json(folder / "shown.json", {"study": f"{study.name}, {study.preset}", **shown})
         for name in study.data:
             dataset = {**asdict(params.datasets[name]), "missing_data": study.missing_data}
             files.write_json(folder / "prepare" / f"{name}.json", {**dataset, "code": code.of("data", "prepare")})
@@ -35,6 +37,16 @@ def write_ood(params: Params) -> None:
     with files.replacing(params.study.results / "ood") as folder:
         for cell in params.cells():
             files.write_json(folder / f"{cell.name}.json", _digests(cell))
+
+
+def _line(cell: Cell) -> str:
+    """The settings that people compare."""
+    recipe = cell.experiment
+    repeats = f"{recipe.runs} runs" if cell.kind == "regression" else f"{recipe.seeds} seeds"
+    schedule = f"{recipe.epochs} epochs of batches of {recipe.batch_size}"
+    method = [f"{key} {value:g}" for key, value in cell.hyperparameters.items()]
+    searched = ["searched"] if cell.searched else []
+    return ", ".join([f"{repeats}, {schedule}, {recipe.optimizer} {recipe.learning_rate:g}", *method, *searched])
 
 
 def _digests(cell: Cell) -> dict[str, Any]:

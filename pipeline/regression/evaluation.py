@@ -17,6 +17,7 @@ from pipeline.regression import folds, networks
 from pipeline.regression.predictions import Judged, judge, log_likelihood
 
 LEVELS = (50, 80, 95)  # percent, of the intervals whose coverage is measured
+HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # what DVC shows; scores.json has them all
 METRICS = ("log_likelihood", "rmse", *(f"coverage_{level}" for level in LEVELS))
 
 
@@ -43,8 +44,9 @@ def run(cell: Cell) -> None:
                     say(f"fold {one.fold}, run {one.run}: a prediction is no finite number; the run is left out")
         scores = _scores(cell, training, judged, len(table.y))
         flat = _flat(scores)
+        headline = {name: flat[name] for name in HEADLINE if name in flat}
         files.write_json(cell.evaluate / "scores.json", scores)
-        files.write_json(cell.evaluate / "metrics.json", flat)
+        files.write_json(cell.evaluate / "metrics.json", headline)
         files.write_json(cell.plots / "curves.json", {})  # an output of every cell, though only images have curves
         tracked.metrics(flat, step=0)
         tracked.artifact(cell.evaluate / "scores.json")

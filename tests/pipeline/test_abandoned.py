@@ -106,9 +106,7 @@ def test_the_groups_of_other_tenants_stay_though_their_makers_are_dead(
         tenant.communicate()
 
 
-def test_stages_of_a_study_share_a_namespace_and_studies_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stages_of_a_study_share_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MNVI_JOB", raising=False)
     found = []
     for name in ("one", "other"):

@@ -187,7 +187,8 @@ def test_the_best_epoch_is_chosen_as_selection_says(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_first_validation_images_alone_are_looked_at_if_so_asked() -> None:
-    whole, part = (run(make_job(make_cell("deterministic", limits=limits))) for limits in ({}, VALIDATE_3))
+    whole = run(make_job(make_cell("deterministic"), "whole"))
+    part = run(make_job(make_cell("deterministic", limits=VALIDATE_3), "part"))
     assert {epoch["validation_error"] * 3 for epoch in part.history} <= {0.0, 1.0, 2.0, 3.0}
     assert [epoch["loss"] for epoch in part.history] == [epoch["loss"] for epoch in whole.history]
     assert [epoch["validation_nll"] for epoch in part.history] != [epoch["validation_nll"] for epoch in whole.history]

@@ -110,15 +110,16 @@ def test_a_search_whose_runs_were_deleted_shows_its_trials_anew(monkeypatch: pyt
     assert found == {run.info.run_name: "FINISHED" for run in shown} and len(found) == 2
 
 
-def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:
-    cell = searched([1e-3])
-    state = search._state(cell, ["before"])
-    trial = state / search.trial_folder({"learning_rate": 1e-3})
-    files.write_json(trial / search.RECORD, {})
+def test_trials_of_other_settings_are_set_aside_and_what_mlflow_has_not_got_stays() -> None:
+    cell, state = searched([1e-3]), jobs.state_folder(searched([1e-3]), "tune")
+    folder = search.progress_of(cell)
+    trial = f"{search.trial_folder({'learning_rate': 1e-3})}/{search.RECORD}"
+    files.write_json(Path(f"{folder}/{trial}"), {})
     told = [state, state / "children" / "some"]
     leave_unsent(*told)
-    assert search._state(cell, ["before"]) == state and trial.exists()
-    assert search._state(cell, ["after"]) == state and not trial.exists()
+    assert search.progress_of(cell) == folder and (folder / trial).exists()
+    assert search.progress_of(searched([1e-4])) == folder and not (folder / trial).exists()
+    assert len([*Path(str(state)).glob(f"set-aside/*-settings-learning_rate/{trial}")]) == 1
     assert sorted(leftovers(state)) == told
 
 

@@ -71,8 +71,7 @@ def test_a_job_for_fewer_runs_is_another_one(study: Path, fewer: dict[str, Any])
     jobs = []
     for settings in ({"recipe": {"runs": 20}}, fewer):
         tiny_study.write_params(Path("params.yaml"), **settings)
-        with packed("params.yaml") as package:
-            jobs.append(_fingerprint(tiny_study.cell("mnvi"), "train", {}, package))
+        jobs.append(_fingerprint(tiny_study.cell("mnvi"), "train", {}))
     assert jobs[0] != jobs[1]
 
 

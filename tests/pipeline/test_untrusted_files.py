@@ -25,6 +25,7 @@ from pipeline.data.imagesets import ImageSet
 from pipeline.errors import StudyError
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.regression.chunks import Chunks
+from pipeline.regression.networks import Replica
 from pipeline.tracking import models
 
 
@@ -75,10 +76,10 @@ def test_results_that_training_goes_on_from(
     tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, form: Callable[[Path, Attack], None]
 ) -> None:
     enter(tmp_path, monkeypatch)
-    chunks = Chunks(tiny_cell("mnvi"), [], [[]], False, tmp_path / "chunks", ["a"])
+    chunks = Chunks(tiny_cell("mnvi"), [], [[Replica(0, 0)]], False, tmp_path / "chunks")
     chunks.folder.mkdir()
-    form(chunks.folder / "0000.pt", Attack(mark))
-    with pytest.raises(StudyError, match=r"0000\.pt: cannot be read"):
+    form(chunks.path(0), Attack(mark))
+    with pytest.raises(StudyError, match=r"networks-00000-00000\.pt: cannot be read"):
         chunks.finished()
     assert not mark.exists()
 
