@@ -146,8 +146,8 @@ def _plain(node: Any) -> Any:
         return [_plain(one) for one in node if not _says_nothing(one)]
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []))
-    return [type(node).__name__, *([name, _plain(value)] for name, value in fields)]
+    fields = [[name, _plain(value)] for name, value in ast.iter_fields(node) if value is not None]
+    return [type(node).__name__, *(field for field in fields if field[1] != [])]
 
 
 def _says_nothing(node: Any) -> bool:
