@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import files, registry
 from pipeline.params import code
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
-from pipeline.registry.images import IMAGES
+from pipeline.registry.images import IMAGES, normalisations
 from pipeline.registry.methods import METHODS
 from pipeline.registry.methods import Method as KnownMethod
 from pipeline.registry.metrics import METRICS, measured
@@ -151,16 +151,25 @@ class Cell:
         return None if self.experiment.runs is None else min(RUNS_OF_A_TRIAL, self.experiment.runs)
 
     def fingerprint(self, stage: str) -> str:
-        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it.
-
-        How many seeds or runs there are does not matter to the training of each.
-        """
-        settings = self.settings(stage)
-        if stage == "train":
-            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
-        made_by = [settings, code.of_kind(self.kind), code.of_library()]
-        text = json.dumps(made_by, sort_keys=True, default=str)
+        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it."""
+        text = json.dumps(self.made_for(stage), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def made_for(self, stage: str) -> dict[str, Any]:
+        """The settings and the code that resumable state of a stage depends on; `predict` is a part of `evaluate`.
+
+        How many seeds or runs there are does not matter to the training and the predictions of each.
+        """
+        settings = self.settings("evaluate" if stage == "predict" else stage)
+        if stage in ("train", "predict"):
+            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
+        return {"settings": settings, "code": self.code(stage)}
+
+    def code(self, stage: str) -> code.Digests:
+        """The modules that the stage's result depends on, and their digests."""
+        if stage == "tune" and not self.searched:
+            return {}
+        return code.of(self.kind, stage, self.named_code(stage))
 
     def settings(self, stage: str) -> dict[str, Any]:
         """All settings that the stage's result depends on."""
@@ -169,6 +178,8 @@ class Cell:
         settings: dict[str, Any] = {
             "stage": stage,
             "method": self.method,
+            "entries": [registry.essence(entry) for entry in self.entries(stage)],
+            "normalisation": normalisations().get(self.experiment.normalisation or ""),
             "hyperparameters": self.hyperparameters,
             "dataset": asdict(self.dataset),
             "experiment": _without(asdict(self.experiment), {"methods"} | UNSEEN[stage]),
@@ -177,8 +188,6 @@ class Cell:
         }
         if not self.experiment.arguments:
             del settings["experiment"]["arguments"]
-        if foreign := self.foreign_code(stage):
-            settings["foreign_code"] = code.of_packages(foreign)
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial

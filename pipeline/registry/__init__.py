@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Protocol, TypeVar
 
 from pipeline.errors import StudyError
@@ -100,5 +101,6 @@ def module_of(reference: Reference) -> str:
 
 def essence(entry: Any) -> dict[str, Any]:
     """What results depend on in an entry; fields that do not compare, such as labels, only check or show something."""
-    kept = ((one.name, getattr(entry, one.name)) for one in fields(entry) if one.compare)
-    return {name: spelled(value) if callable(value) else value for name, value in kept}
+    kept = {one.name: getattr(entry, one.name) for one in fields(entry) if one.compare}
+    plain: dict[str, Any] = json.loads(json.dumps(kept, default=lambda it: spelled(it) if callable(it) else asdict(it)))
+    return plain

@@ -6,12 +6,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+from torch.distributions import Distribution
+
 from pipeline import files, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
 from pipeline.registry.metrics import measured
 from pipeline.regression import folds, networks
-from pipeline.regression.predictions import Judged, all_scores, judge
+from pipeline.regression.predictions import Judged, judge
+
+HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # what DVC shows; scores.json has them all
 
 
 def run(cell: Cell) -> None:
@@ -37,8 +42,9 @@ def run(cell: Cell) -> None:
                     say(f"fold {one.fold}, run {one.run}: a prediction is no finite number; the run is left out")
         scores = _scores(cell, training, judged, len(table.y))
         flat = _flat(scores)
+        headline = {name: flat[name] for name in HEADLINE if name in flat}
         files.write_json(cell.evaluate / "scores.json", scores)
-        files.write_json(cell.evaluate / "metrics.json", flat)
+        files.write_json(cell.evaluate / "metrics.json", headline)
         files.write_json(cell.plots / "curves.json", {})  # an output of every cell, though only images have curves
         tracked.metrics(flat, step=0)
         tracked.artifact(cell.evaluate / "scores.json")
@@ -77,6 +83,12 @@ def by_run(judged: Iterable[Judged], metric: str, runs: int, folds: int) -> list
 def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
     found = [[value for value in run if value is not None] for run in runs]
     return [values for values, run in zip(found, runs, strict=True) if len(values) == len(run)]
+
+
+def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
+    """Every metric of tables that has a value."""
+    found = {metric.name: metric.measure(prediction, y) for metric in measured("regression")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows: int) -> dict[str, Any]:

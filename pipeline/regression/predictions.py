@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import mnvi
-from mnvi import metrics
+from mnvi.metrics import log_likelihood as mean_log_likelihood
+from mnvi.metrics import rmse as rmse_of_means
 from mnvi.replicas import Replicas
 from pipeline.params import Cell
-from pipeline.registry.metrics import measured
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica, members, paper_options
 
@@ -55,17 +55,11 @@ def judge(
 
 
 def log_likelihood(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    return {"log_likelihood": float(metrics.log_likelihood(prediction, y))}
+    return {"log_likelihood": float(mean_log_likelihood(prediction, y))}
 
 
 def rmse(prediction: Distribution, y: Tensor) -> Tensor:
-    return metrics.rmse(prediction.mean, y)
-
-
-def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    """Every metric of tables that has a value."""
-    found = {metric.name: metric.measure(prediction, y) for metric in measured("regression")}
-    return {name: value for name, value in found.items() if value is not None}
+    return rmse_of_means(prediction.mean, y)
 
 
 @torch.no_grad()

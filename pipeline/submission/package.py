@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,14 +23,6 @@ _SOURCE = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Package:
     folder: Path
-
-    @property
-    def digest(self) -> str:
-        """Of the code."""
-        inside = [path for path in self.folder.rglob("*") if path.is_file()]
-        paths = sorted(path for path in inside if path.parent != self.folder or path.suffix == ".py")
-        text = "".join(f"{path.relative_to(self.folder)} {files.sha256(path)}\n" for path in paths)
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def __str__(self) -> str:
         parts = []

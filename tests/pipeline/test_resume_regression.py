@@ -37,7 +37,7 @@ def weights():
 
 
 def chunks():
-    return sorted(Path("work/results/train/tiny-mnvi/chunks").glob("*.pt"))
+    return sorted(Path("work/results/train/tiny-mnvi/progress").glob("*.pt"))
 
 
 @pytest.mark.parametrize("way", WAYS)
