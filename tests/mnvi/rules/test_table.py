@@ -124,7 +124,7 @@ def test_in_place_argument_changes_the_value_itself() -> None:
 
 def test_out_argument_is_refused() -> None:
     Value.table.rule(torch.erf)(lambda x, out=None: x)
-    with pytest.raises(TypeError, match=r"torch\.erf: out= cannot take in a Value"):
+    with pytest.raises(TypeError, match=r"torch\.erf: out= cannot hold a Value"):
         torch.erf(Value(1), out=torch.zeros(1))
 
 
