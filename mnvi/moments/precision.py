@@ -1,4 +1,4 @@
-"""Variances are squares: under autocast they are computed in float32 whatever the means use."""
+"""Variances are squares: under autocast they stay in float32, whatever the means use."""
 
 from __future__ import annotations
 
