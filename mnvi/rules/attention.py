@@ -182,7 +182,7 @@ def multi_head_attention_forward(
     if static_k is not None or static_v is not None:
         raise TypeError("multi_head_attention_forward: static_k and static_v are not supported for a Gaussian")
     if is_causal and attn_mask is None:
-        raise ValueError("multi_head_attention_forward: is_causal=True is only a hint; give the attn_mask it hints at")
+        raise ValueError("multi_head_attention_forward: is_causal=True is only a hint; pass the attn_mask too")
     batched = query.dim() == 3
     sources: list[Any] = [x.transpose(0, 1) if batched else x[None] for x in (query, key, value)]
     if use_separate_proj_weight:
