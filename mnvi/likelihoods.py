@@ -219,7 +219,7 @@ class CategoricalLikelihood(Likelihood):
             - ``"sampling"`` (the paper's): :math:`\frac1S\sum_s \log\mathrm{softmax}(h^s)_y` and
               :math:`\frac1S\sum_s \mathrm{softmax}(h^s)`.
             - ``"second_order"``: :math:`E[\mathrm{lse}(h)] \approx \mathrm{lse}(\mu) + \tfrac12(p\cdot v - p^\top Cp)`,
-              C being the covariance, diagonal unless the output is a :class:`mnvi.JointGaussian`; and the softmax
+              where C is the covariance, diagonal unless the output is a :class:`mnvi.JointGaussian`; and the softmax
               expanded to second order, cut at 0 and renormalised.
             - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and its logarithm. That logarithm is
               larger than :math:`E[\log p]`: use it to predict, not to train.
@@ -335,7 +335,7 @@ def moment_matched(distribution: Distribution) -> Normal:
     .. math:: \mathcal N\Big(\bar\mu,\; \frac1S\sum_s(\sigma_s^2 + \mu_s^2) - \bar\mu^2\Big)
 
     Args:
-        distribution: a prediction for real numbers, such as a mixture; a ``Normal`` comes back as it is.
+        distribution: a prediction for real numbers, such as a mixture; a ``Normal`` is returned unchanged.
 
     Example:
         >>> import torch, mnvi

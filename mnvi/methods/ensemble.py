@@ -52,7 +52,7 @@ class Ensemble(nn.Module):
         Args:
             factory: builds a network with fresh random weights.
             num_members: number of members.
-            seed: seed of the first member; torch's global generator keeps its state.
+            seed: seed of the first member; torch's global generator is restored.
             settings: further arguments of :class:`Ensemble`.
         """
         check_number("Ensemble.of: num_members", num_members, least=1, whole=True)

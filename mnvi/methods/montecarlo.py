@@ -27,7 +27,7 @@ class MonteCarlo(nn.Module):
         num_samples: S in evaluation.
         train_samples: S in training.
         chunk: number of passes at once, to bound memory; None for all.
-        seed: gives the same noise in every evaluation, whatever was drawn before, and does not touch torch's global
+        seed: gives the same noise in every evaluation, whatever was drawn before, and restores torch's global
             generator. The noise depends on the batch size and on ``chunk``. With None (default) noise comes from the
             global generator, so ``torch.manual_seed`` repeats a run. ``torch.compile`` needs None.
 

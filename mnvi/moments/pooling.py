@@ -50,7 +50,7 @@ def max_pool(mean: Tensor, var: Tensor, dims: int, *args: Any, **kwargs: Any) ->
 
 
 def adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its kin.
+    """:func:`max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its variants.
 
     Example:
         >>> import torch
@@ -104,7 +104,7 @@ def clark_max_pool(
 
 
 def clark_adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`clark_max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its kin.
+    """:func:`clark_max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its variants.
 
     Example:
         >>> import torch

@@ -22,5 +22,5 @@ def autocasts(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Half precision to float32, everything else as it is."""
+    """Half precision becomes float32; other dtypes stay."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -22,7 +22,7 @@ _FAR_IN_FLOAT64 = 37.0
 
 
 class ReLU(torch.autograd.Function):
-    """Saves E, Φ and φ/σ: E is kept by the next layer anyway, so the backward pass costs two tensors and no erf."""
+    """Saves E, Φ and φ/σ. The next layer saves E anyway, so the backward pass costs two tensors and no erf."""
 
     generate_vmap_rule = True
 

@@ -12,7 +12,7 @@ from mnvi.rules.table import RULES, RuleTable, every
 
 
 class Value:
-    """A value with a table of its own, so that the Gaussian's is left alone."""
+    """A value with its own table, so that the Gaussian's stays unchanged."""
 
     table = RuleTable("Value", "value_rule")
 
