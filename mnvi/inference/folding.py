@@ -1,4 +1,4 @@
-"""Batch norm folded into the layer before it: in evaluation it only scales and shifts that layer's output."""
+"""Folds a batch norm into the layer before it: in evaluation it only scales and shifts that layer's output."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class FoldedBatchNorm(nn.Module):
-    """Stands where a batch norm was; the layer before it does its work.
+    """Replaces a batch norm whose work the layer before it does.
 
     Args:
-        dims: dimensions of the values that the folding is right for. A batch norm acts on dimension 1, which for a
-            linear layer's output is the one of its units only if there are two.
+        dims: number of input dimensions for which the folding is right. A batch norm acts on dimension 1, which holds
+            the units of a linear layer's output only if there are two dimensions.
 
     Example:
         >>> import torch
@@ -45,7 +45,7 @@ class FoldedBatchNorm(nn.Module):
         if x.dim() != self.dims:
             raise ValueError(
                 f"a batch norm was folded into the layer before it for {self.dims}-dimensional values, got shape "
-                f"{tuple(x.shape)}; use the model as it was before mnvi.optimize_for_inference"
+                f"{tuple(x.shape)}; use the model from before mnvi.optimize_for_inference"
             )
         return x
 
@@ -54,17 +54,17 @@ class FoldedBatchNorm(nn.Module):
 
 
 def take_out_batch_norms(model: nn.Module) -> dict[nn.Module, nn.Module]:
-    """Take out, in place, every batch norm of a model in evaluation mode that the layer before it can take in.
+    """Remove, in place, every batch norm of a model in evaluation mode that the layer before it can absorb.
 
-    Pairs are found in the graph of ``torch.fx``; a layer whose output goes anywhere else as well keeps its batch norm.
-    Nothing is taken out of a model that cannot be traced. The log, under the name "mnvi", reports both.
+    The graph of ``torch.fx`` gives the pairs; a layer whose output also goes elsewhere keeps its batch norm. A model
+    that cannot be traced keeps all of them. The log, under the name "mnvi", reports both.
 
     Args:
         model: changed in place; it computes the same again once :func:`mnvi.inference.frozen.freeze` has been given
             every pair.
 
     Returns:
-        Layers, each with the batch norm that it is to take in.
+        Layers, each with the batch norm to absorb.
 
     Example:
         >>> import torch
@@ -74,7 +74,7 @@ def take_out_batch_norms(model: nn.Module) -> dict[nn.Module, nn.Module]:
         >>> net[1]
         FoldedBatchNorm(dims=2)
     """
-    if isinstance(model, MonteCarlo | Ensemble):  # batching and stacking cannot be traced, the networks inside can
+    if isinstance(model, MonteCarlo | Ensemble):  # batching and stacking cannot be traced, but the networks inside can
         networks = [model.net] if isinstance(model, MonteCarlo) else model.members
         return {layer: norm for network in networks for layer, norm in take_out_batch_norms(network).items()}
     norms = {module: name for name, module in model.named_modules() if isinstance(module, _NORMS)}
@@ -83,7 +83,7 @@ def take_out_batch_norms(model: nn.Module) -> dict[nn.Module, nn.Module]:
     try:
         as_traced = _AsTraced(model.forward)
         pairs = _find_pairs(model, as_traced.defaults)
-    except Exception as error:  # whatever a model's own code raises when fed with proxies
+    except Exception as error:  # a model's own code may raise anything when given proxies
         reason = str(error).partition("\n")[0]
         logger.warning(
             "none of the %d batch norms was folded: %s cannot be traced by torch.fx (%s: %s)",
@@ -101,7 +101,7 @@ def take_out_batch_norms(model: nn.Module) -> dict[nn.Module, nn.Module]:
 
 
 class _AsTraced:
-    """A hook before ``forward`` that refuses arguments other than those that the batch norms were folded for."""
+    """A hook before ``forward`` that refuses arguments other than those in force when the batch norms were folded."""
 
     def __init__(self, forward: Callable) -> None:
         parameters = inspect.signature(forward).parameters.items()
@@ -114,7 +114,7 @@ class _AsTraced:
             given = args[place] if place < len(args) else kwargs.get(name, default)
             if given is not default and (isinstance(given, Tensor) or given != default):
                 raise ValueError(
-                    f"batch norms were folded for {name}={default!r}, which this call changes; use the model as it was "
+                    f"batch norms were folded for {name}={default!r}, which this call changes; use the model from "
                     "before mnvi.optimize_for_inference"
                 )
 
@@ -129,7 +129,7 @@ class _Tracer(fx.Tracer):
 
 
 def _find_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, nn.Module]:
-    """Batch norms, each with the layer whose every output goes to it and to nothing else."""
+    """Layers whose outputs all go to one batch norm and nowhere else, each with that batch norm."""
     graph = _Tracer().trace(model, concrete_args=defaults or None)
     modules = dict(model.named_modules(remove_duplicate=False))
     calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _find_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, n
     for node in graph.nodes:
         if node.op == "call_module":
             calls[modules[str(node.target)]].append(node)
-        elif node.op == "get_attr":  # e.g. a weight that is tied to an operation outside its layer
+        elif node.op == "get_attr":  # e.g. a weight that an operation outside its layer also uses
             used_otherwise.add(modules.get(str(node.target).rpartition(".")[0]))
     pairs = {}
     for norm in calls:
@@ -152,7 +152,7 @@ def _find_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, n
 
 
 def _fits(layer: Any, norm: Any) -> bool:
-    """Subclasses may compute something else, hooks may read the values between the two or set the weight."""
+    """No subclasses and no hooks: those may compute something else, these may read values in between or set weights."""
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
     if hooked or type(layer) not in _LAYERS or type(norm) not in _NORMS:
         return False

@@ -1,4 +1,4 @@
-"""Layers for inference only: what does not depend on the input is computed once, and a batch norm is taken in."""
+"""Layers for inference only: they compute once what does not depend on the input, and absorb a batch norm."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanF
 
 
 class FrozenPosterior(Posterior):
-    """What the posteriors for inference share: they propagate moments and know nothing of priors."""
+    """Base of posteriors for inference, which propagate moments and have no prior."""
 
     @abstractmethod
     def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
         """The tensors to keep.
 
         Args:
-            layer: with its learnt posterior; its weight and bias are scaled already.
-            gain: factor on the variances of weights and biases that comes from that scaling, one per output unit.
+            layer: still has its learnt posterior; its weight and bias are already scaled.
+            gain: factor that this scaling puts on the variances of weights and biases, one per output unit.
         """
 
     @abstractmethod
@@ -39,17 +39,15 @@ class FrozenPosterior(Posterior):
             return expectation, self.variance(layer, affine, widened(mean), None if var is None else widened(var))
 
     def add_parameters(self, layer: BayesianLayer) -> None:
-        """There are none: nothing is learnt any more."""
+        """Adds none: nothing is learnt any more."""
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
-        raise TypeError(
-            "kl_divergence: a model optimised for inference no longer knows its priors; ask the model it was made from"
-        )
+        raise TypeError("kl_divergence: a model optimised for inference has no priors; use the model it was made from")
 
 
 @dataclass(frozen=True)
 class FrozenMultiplicativeNoise(FrozenPosterior):
-    r""":class:`mnvi.MultiplicativeNoise` for inference; one product and one sum are left before the convolution.
+    r""":class:`mnvi.MultiplicativeNoise` for inference; only one product and one sum precede the convolution.
 
     .. math:: V = A\,(v + (r\circ x)^2), \qquad A = M\circ M\circ(1+\alpha), \quad r = \sqrt{\alpha/(1+\alpha)}
     """
@@ -104,7 +102,7 @@ class FrozenMeanField(FrozenPosterior):
 
 @dataclass(frozen=True)
 class FrozenSharedMeanField(FrozenPosterior):
-    r""":class:`mnvi.SharedMeanField` for inference; the sum that all outputs of a group share is still taken once.
+    r""":class:`mnvi.SharedMeanField` for inference; all outputs of a group still share one sum.
 
     .. math:: V_i = g_i \sum_j s_j (v_j + x_j^2) + \sum_j m_{ij}^2 v_j
     """
@@ -113,7 +111,7 @@ class FrozenSharedMeanField(FrozenPosterior):
         spread = widened(layer.weight_variance())
         affine = layer.geometry
         return {
-            # of one output per group
+            # one output per group
             "spread": spread[:, :1] if affine.transposed else spread[:: len(spread) // affine.groups],
             "second_moment": widened(layer.weight).square(),
             "gain": affine.along_input(gain.to(spread.dtype)),  # outputs have the layout of inputs
@@ -144,8 +142,7 @@ _FROZEN: dict[type[Posterior], type[FrozenPosterior]] = {
 
 
 def can_be_frozen(layer: BayesianLayer) -> bool:
-    """Whether there is a form for inference: not for a posterior of a user's own with :meth:`Posterior.moments` of its
-    own."""
+    """Whether the posterior has a form for inference; one from outside mnvi that overrides ``moments`` has none."""
     return _frozen(_learnt(layer)) is not None
 
 
@@ -160,7 +157,7 @@ def _learnt(layer: BayesianLayer) -> Posterior:
 
 
 def freeze(layer: nn.Module, norm: Any = None) -> None:
-    r"""Replace, in place, a layer's posterior by its counterpart for inference, and let it do a batch norm's work.
+    r"""Replace, in place, a layer's posterior by its counterpart for inference, and let the layer absorb a batch norm.
 
     With :math:`s = \gamma/\sqrt{\text{running var} + \epsilon}` weights become :math:`sM`, biases
     :math:`s(b - \text{running mean}) + \beta`, and the variances of both are multiplied by :math:`s^2`.
@@ -188,7 +185,7 @@ def _freeze(layer: BayesianLayer, gain: Tensor | None) -> None:
     with torch.no_grad():
         if gain is None:
             gain = widened(layer.weight).new_ones(layer.geometry.out_units(layer.weight))
-        constants = frozen.constants(layer, gain)  # of the learnt posterior, which is still in place
+        constants = frozen.constants(layer, gain)  # needs the learnt posterior, which is still in place
     for name in [name for name in layer._parameters if name not in ("weight", "bias")]:
         delattr(layer, name)
     for name, constant in constants.items():
@@ -197,7 +194,7 @@ def _freeze(layer: BayesianLayer, gain: Tensor | None) -> None:
 
 
 def _take_in(layer: Any, norm: Any) -> Tensor:
-    """Scale and shift the layer's output by the batch norm's; returns the squared scale. Float64 until the end."""
+    """Scale and shift the layer's output as the batch norm does, in float64; returns the squared scale."""
     scale = torch.rsqrt(norm.running_var.double() + norm.eps)
     if norm.weight is not None:
         scale = scale * norm.weight.double()

@@ -102,7 +102,7 @@ def _entrywise(function: Callable) -> Callable:
             raise TypeError("a JointGaussian can only be converted to a floating-point dtype; for integers take x.mean")
         if result.spread is not None and result.spread.dtype != widened(result.spread).dtype:
             assert x.spread is not None
-            result.spread = x.spread.to(result.device, torch.float32)  # as squares they would leave float16's range
+            result.spread = x.spread.to(result.device, torch.float32)  # squares would leave float16's range
         return result
 
     return answer

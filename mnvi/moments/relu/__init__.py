@@ -1,6 +1,6 @@
 r"""ReLU: exact moments, stable for every mean and variance, with a closed-form backward pass.
 
-``formula`` has the equations, ``kernels`` the ways to run them, and the table below says which way is taken when.
+``formula`` has the equations, ``kernels`` the ways to run them, and the table below chooses among them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> Moments:
     Args:
         mean: :math:`\mu`.
         var: :math:`\sigma^2`.
-        floor: lower bound put on ``var``.
+        floor: lower bound on ``var``.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ def _floored(var: Tensor, floor: float) -> Tensor:
 
 
 def _replicated(mean: Tensor, var: Tensor) -> bool:
-    """Whether the tensors stand for a CPU tensor with one more dimension, inside ``torch.func``."""
+    """Whether the tensors, inside ``torch.func``, represent CPU tensors with one more dimension."""
     return (
         not torch.compiler.is_compiling()
         and not Destination.compiler
