@@ -100,7 +100,7 @@ def gap(x: Tensor) -> Tensor:
 
 
 def scaled(x: Tensor) -> Tensor:
-    return 3 * x  # a mistake of another kind would be
+    return 3 * x
 
 
 class Base(nn.Module):
