@@ -24,7 +24,7 @@ from pipeline.data import augmentation, known_images
 from pipeline.errors import StudyError
 from pipeline.params import consistency, reading, schema, selecting
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
 STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
 THE_DEFAULT = (ROOT / "studies/default.yaml").read_text().splitlines()[0]  # a comment

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import report_study
 from commands import WAYS, command, disturb, one_cpu, tracked
-from test_images_evaluation import trained
+from image_study import trained
 from tiny_study import cell as tiny_cell
 from tiny_study import make_study
 from tracking_cases import new_store  # noqa: F401

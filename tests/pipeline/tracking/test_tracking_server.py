@@ -22,7 +22,7 @@ from pipeline import tracking
 from pipeline.tracking import identity
 from pipeline.tracking.spool import Spool
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STATE = Path("work/results/tune/toy-mnvi")
 pytestmark = pytest.mark.usefixtures("folder")
 

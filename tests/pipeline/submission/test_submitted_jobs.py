@@ -29,7 +29,7 @@ from pipeline.params import Cell
 from tools import ray_nodes
 from tools.ray_nodes import Nodes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # A server of MLflow that is away: what would be told to it is kept, and nobody waits.
 AWAY = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "MNVI_TRACKING_WAIT": "0"}
 PATIENCE = 900.0  # seconds for one command: the machine may be busy

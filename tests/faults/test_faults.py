@@ -29,7 +29,7 @@ from tools.faults.outcome import Outcome, Run
 from tools.faults.server import Server
 from tools.ray_nodes import NotStarted
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAME = ("table", "train mnvi")
 RUN = Run(
     "FINISHED",

@@ -141,7 +141,7 @@ def test_a_run_that_was_killed_outright_goes_on() -> None:
         "    run.metrics({'loss': 2.0}, step=1)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    path = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
     killed = subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}"], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert [run.info.status for run in runs()] == ["RUNNING"]

@@ -12,8 +12,7 @@ import pytest
 import ray
 import torch
 from commands import WAYS, command, disturb, tracked, tracked_parameters
-from image_study import make_cell, make_job
-from test_images_evaluation import probabilities
+from image_study import make_cell, make_job, probabilities
 from tracking_cases import best_model, history, runs
 
 from pipeline import files, tracking
