@@ -7,7 +7,6 @@ images in test_images_search.py.
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,14 @@ from commands import WAYS, command, disturb, one_cpu, tracked
 from image_study import trained
 from tiny_study import cell as tiny_cell
 from tiny_study import make_study
-from tracking_cases import new_store  # noqa: F401
 
 from pipeline import files, searching
 from pipeline.regression import folds, search
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("folder")]
 
 OF_THE_DRIVER = WAYS[:2]
 WHILE_STOPPED = {"driver killed": "RUNNING", "driver interrupted": "KILLED"}  # nobody is left to say the former
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copy(new_store, tmp_path / "mlflow.db")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -83,7 +74,7 @@ RATES = [0.05, 0.01, 0.001]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(way: str) -> None:
+def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(ray_is_up: None, way: str) -> None:
     make_study(Path.cwd(), grid={"learning_rate": RATES})
     cell = tiny_cell("mnvi")
 

@@ -13,7 +13,7 @@ from pipeline import abandoned
 
 
 @pytest.fixture
-def cluster() -> Iterator[None]:
+def cluster(ray_is_down: None) -> Iterator[None]:
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()

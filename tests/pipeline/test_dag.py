@@ -18,7 +18,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CELLS = ("boston-mnvi", "boston-mc_dropout", "lenet-mnist-mnvi")
-REAL = ("__init__.py", "console.py", "errors.py", "files.py", "params")
+REAL = ("__init__.py", "console.py", "errors.py", "files.py", "masking.py", "params")
 STANDS_IN = """
 import json, sys
 from pathlib import Path

@@ -23,14 +23,10 @@ from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
 from pipeline.tracking.sender import leftovers
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
-
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def undisturbed(job: Job) -> dict[str, torch.Tensor]:
@@ -41,6 +37,7 @@ def undisturbed(job: Job) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 @pytest.mark.parametrize("way", WAYS)
 def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
     cell = make_cell("mc_dropout", experiment={"epochs": 15, "milestones": [10]}, limits={"seeds": 1})
@@ -62,6 +59,7 @@ def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_every_seed_is_trained_once_tracked_and_written() -> None:
     cell = make_cell("deterministic", experiment={"epochs": 2})
     search.run(cell)
@@ -153,6 +151,7 @@ def test_a_training_that_starts_anew_keeps_what_mlflow_has_not_got(monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow.db")
     monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
@@ -248,6 +247,7 @@ def test_every_node_that_is_lost_or_back_is_told_as_long_as_there_are_too_few(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
     Path("dvc.lock").write_text("tune")  # not written after the stage, so that its run goes on
@@ -270,24 +270,21 @@ def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giving_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        greedy = {"workers": 3}
-        with pytest.raises(StudyError, match="3 workers need 3 CPU, but the cluster has 2 CPU"):
-            workers.affordable(make_cell(resources=greedy))
-        assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
-        assert workers.affordable(make_cell()) == (1, 2)
-        recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
-        monkeypatch.setattr(tracking.runs, "_SOON", 60.0)
-        cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
-        search.run(cell)
-        with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):
-            training.run(cell)
-        name = "train deterministic"
-        assert tracked()[name] == "FAILED"
-        assert sorted(tracked()[f"{name} seed {seed}"] for seed in range(2)) == ["FAILED", "KILLED"]  # the other one
-    finally:
-        ray.shutdown()
+    greedy = {"workers": 3}
+    with pytest.raises(StudyError, match="3 workers need 3 CPU, but the cluster has 2 CPU"):
+        workers.affordable(make_cell(resources=greedy))
+    assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
+    assert workers.affordable(make_cell()) == (1, 2)
+    recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
+    monkeypatch.setattr(tracking.runs, "_SOON", 60.0)
+    cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
+    search.run(cell)
+    with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):
+        training.run(cell)
+    name = "train deterministic"
+    assert tracked()[name] == "FAILED"
+    assert sorted(tracked()[f"{name} seed {seed}"] for seed in range(2)) == ["FAILED", "KILLED"]  # the other one
