@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 # Some virtual machines announce AMX without being able to run it; oneDNN believes them and dies of an illegal
@@ -69,27 +70,26 @@ def folder(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="session")
-def end_of_ray() -> Iterator[None]:
-    yield
-    if "ray" in sys.modules:
-        sys.modules["ray"].shutdown()
+def shared_ray() -> Iterator[ExitStack]:
+    """Holds the Ray of :func:`ray_is_up`, if it runs."""
+    with ExitStack() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def ray_is_up(end_of_ray: None) -> None:
-    """A Ray with two CPUs for all tests of this process that do not want to start one; they leave nothing in it."""
-    from pipeline import cluster
+def ray_is_up(shared_ray: ExitStack) -> None:
+    """A Ray with two CPUs for all tests of this process that do not start one themselves; they leave nothing in it."""
+    from pipeline import cluster, private_ray
 
     cluster.configure()
     import ray
 
     if not ray.is_initialized():
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        shared_ray.enter_context(private_ray.started(keep_logs=False, num_cpus=2, **quiet))
 
 
 @pytest.fixture(scope="module")
-def ray_is_down() -> None:
-    """For tests that start Ray themselves."""
-    import ray
-
-    ray.shutdown()
+def ray_is_down(shared_ray: ExitStack) -> None:
+    """For tests that start Ray themselves, or see that nobody does."""
+    shared_ray.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import WAYS, command, disturb, one_cpu, tracked
+from commands import command, disturb, one_cpu, tracked, ways
 from tiny_study import make_study
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def chunks():
     return sorted(Path("work/results/train/tiny-mnvi/chunks").glob("*.pt"))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ways("driver interrupted"))
 def test_a_stopped_training_goes_on_with_the_same_numbers(tmp_path, monkeypatch, new_store, undisturbed, way):
     enter(tmp_path, monkeypatch, new_store)
     with one_cpu():  # the second chunk has not ended when the first has

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import report_study
-from commands import WAYS, command, disturb, one_cpu, tracked
+from commands import WAYS, command, disturb, one_cpu, tracked, ways
 from image_study import trained
 from tiny_study import cell as tiny_cell
 from tiny_study import make_study
@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("way", OF_THE_DRIVER)
+@pytest.mark.parametrize("way", ways("driver interrupted", OF_THE_DRIVER))
 def test_an_evaluation_goes_on_from_the_seeds_it_had_done(way: str) -> None:
     cell = trained("mnvi", seeds=4)
     state = cell.state("evaluate")
@@ -51,7 +51,7 @@ def test_an_evaluation_goes_on_from_the_seeds_it_had_done(way: str) -> None:
     assert after == undisturbed
 
 
-@pytest.mark.parametrize("way", OF_THE_DRIVER)
+@pytest.mark.parametrize("way", ways("driver killed", OF_THE_DRIVER))
 def test_a_report_that_was_cut_off_leaves_the_one_before_and_is_made_anew(way: str) -> None:
     settings = report_study.write_params(["boston-mnvi", "lenet-mnist-mnvi"])
     report_study.write_results(settings)
@@ -73,7 +73,7 @@ def test_a_report_that_was_cut_off_leaves_the_one_before_and_is_made_anew(way: s
 RATES = [0.05, 0.01, 0.001]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ways("driver killed"))
 def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(ray_is_up: None, way: str) -> None:
     make_study(Path.cwd(), grid={"learning_rate": RATES})
     cell = tiny_cell("mnvi")

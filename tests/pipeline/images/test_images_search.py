@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import ray
 import yaml
-from commands import WAYS, command, disturb, tracked, tracked_parameters
+from commands import command, disturb, tracked, tracked_parameters, ways
 from image_study import METHODS, make_cell
 from ray.util import placement_group_table
 from tracking_cases import client, leave_unsent, runs
@@ -186,7 +186,7 @@ def test_a_trial_that_diverges_at_once_is_left_out_and_the_search_goes_on(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ways("driver killed"))
 def test_a_search_that_was_cut_off_goes_on_from_the_checkpoints_of_its_trials(ray_is_up: None, way: str) -> None:
     cell = searched([1e-3], epochs=15)
     state = jobs.state_folder(cell, "tune")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import ray
 import torch
-from commands import WAYS, command, disturb, tracked, tracked_parameters
+from commands import command, disturb, tracked, tracked_parameters, ways
 from image_study import make_cell, make_job, probabilities
 from tracking_cases import best_model, history, runs
 
@@ -38,7 +38,7 @@ def undisturbed(job: Job) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_is_up")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ways("worker killed"))
 def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
     cell = make_cell("mc_dropout", experiment={"epochs": 15, "milestones": [10]}, limits={"seeds": 1})
     expected = undisturbed(make_job(cell, "undisturbed"))
