@@ -24,7 +24,7 @@ from mnvi.rules.options import options
 from mnvi.rules.table import NoRuleError
 from mnvi.values import Gaussian, JointGaussian, Samples
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "DVI",

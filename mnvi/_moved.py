@@ -6,6 +6,10 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
+import torch
+
+from mnvi.values.base import restored
+
 _GONE = {
     "DataParallel": "use torch.nn.parallel.DistributedDataParallel, one process per device; it needs nothing from here",
     "quadrature": "write mnvi.elementwise(function, 'quadrature', order=...)",
@@ -48,6 +52,7 @@ def let_old_files_load() -> None:
     """Pickles name modules; those of earlier versions lead to where their contents are now."""
     for name in _PLACES:
         sys.modules.setdefault(name, _Moved(name))
+    torch.serialization.add_safe_globals([(restored, "mnvi.value.restored")])  # for weights_only=True
 
 
 def explain(name: str) -> str:

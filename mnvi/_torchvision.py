@@ -3,7 +3,7 @@
 torchvision's wheel on the package index is built for CUDA. Beside a CPU-only torch its compiled operators do not load,
 and its import stops with "operator torchvision::nms does not exist", although datasets, transforms and models need none
 of them. Declaring the two operators that the import looks for is enough; calling them still raises torchvision's error.
-Packages that import torchvision themselves, such as torchmetrics, have to be imported after this module.
+Packages that import torchvision themselves have to be imported after this module.
 
 Example:
     >>> from mnvi._torchvision import torchvision

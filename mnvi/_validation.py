@@ -34,12 +34,11 @@ def check_number(
         ...     check_number("Recipe: epochs", 0, least=1, whole=True)
         ... except ValueError as error:
         ...     print(error)
-        Recipe: epochs=0 must be a whole number, at least 1
+        Recipe: epochs=0 must be a whole number >= 1
     """
-    kind = Integral if whole else Real
+    is_number = isinstance(value, Integral if whole else Real) and value is not True and value is not False
     if (
-        isinstance(value, kind)
-        and not isinstance(value, bool)
+        is_number
         and math.isfinite(value)
         and (least is None or value >= least)
         and (above is None or value > above)
@@ -47,8 +46,8 @@ def check_number(
         and (below is None or value < below)
     ):
         return
-    bounds = (("at least", least), ("above", above), ("at most", most), ("below", below))
-    limits = " and ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
-    expected = f"a {'whole' if whole else 'finite'} number{', ' if limits else ''}{limits}"
+    bounds = ((">=", least), (">", above), ("<=", most), ("<", below))
+    limits = " and".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    expected = f"a {'whole' if whole else 'finite'} number{limits}"
     hint = "; take the number out of the tensor with .item()" if isinstance(value, Tensor) else ""
     raise ValueError(f"{name}={value!r} must be {expected}{hint}")

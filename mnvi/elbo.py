@@ -90,14 +90,14 @@ class ELBO:
     def __init__(self, likelihood: Likelihood, num_data: int, kappa: float | Callable[[int], float] = 1.0) -> None:
         if not isinstance(likelihood, Likelihood):
             raise TypeError(f"ELBO: likelihood must be e.g. mnvi.CategoricalLikelihood(), got {likelihood!r}")
-        check_number("ELBO: num_data, the number of training examples", num_data, least=1)
+        check_number("ELBO: num_data", num_data, least=1)
         if not callable(kappa):
             check_number("ELBO: kappa", kappa, least=0)
         self.likelihood = likelihood
         self.num_data = num_data
         self.kappa = kappa
 
-    def __call__(self, out: Output, y: Tensor, kl: Tensor | float, epoch: int | None = None) -> Terms:
+    def __call__(self, out: Output, y: Tensor | Any, kl: Tensor | float, epoch: int | None = None) -> Terms:
         """The terms for one batch.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from mnvi.values.samples import Samples
 Output = Tensor | Gaussian | JointGaussian | Samples
 
 _LOG_2PI = math.log(2 * math.pi)
+_SAMPLES = 64
 
 
 class Uncertainty(NamedTuple):
@@ -43,10 +44,11 @@ class Uncertainty(NamedTuple):
     epistemic: Tensor
 
 
-class Likelihood(nn.Module):
-    r"""How targets come about from a network's output: :math:`p(y|h)`, with :math:`h` known, Gaussian, or sampled.
+class Likelihood(nn.Module, ABC):
+    r"""Base class: how targets come about from a network's output, :math:`p(y|h)` with :math:`h` known or random.
 
-    A subclass says what :math:`E_q[\log p(y|h)]` and :math:`E_q[p(y|h)]` are; :class:`mnvi.ELBO` takes any.
+    A likelihood of your own says what :math:`E_q[\log p(y|h)]` and :math:`E_q[p(y|h)]` are, for outputs that are a
+    tensor, a :class:`mnvi.Gaussian` or :class:`mnvi.Samples`; :class:`mnvi.ELBO` takes any.
 
     Example:
         >>> import mnvi
@@ -71,13 +73,18 @@ class Likelihood(nn.Module):
             out: the network's output.
         """
 
-    @abstractmethod
     def uncertainty(self, out: Output) -> Uncertainty:
-        """Entropy of the prediction, split.
+        """Entropy of the prediction, split by the entropies of predictions from 64 samples of the output.
 
         Args:
             out: the network's output.
         """
+        total = self.predictive(out).entropy()
+        if isinstance(out, Tensor):
+            return Uncertainty(total, total, torch.zeros_like(total))
+        values = out.values if isinstance(out, Samples) else out.sample(_SAMPLES)
+        aleatoric = self.predictive(values).entropy().mean(0)
+        return Uncertainty(total, aleatoric, total - aleatoric)
 
 
 class GaussianLikelihood(Likelihood):
@@ -284,6 +291,7 @@ class CategoricalLikelihood(Likelihood):
             >>> like.predictive(mnvi.Gaussian(torch.tensor([[2.0, 0.0]]), torch.ones(1, 2))).probs
             tensor([[0.8448, 0.1552]])
         """
+        _check_logits(out)
         if isinstance(out, Gaussian | JointGaussian) and self.approximation == "second_order":
             p = F.softmax(out.mean, -1)
             spread, common, own = _softmax_variances(p, out)
@@ -300,7 +308,7 @@ class CategoricalLikelihood(Likelihood):
         Args:
             out: as in :meth:`expected_log_prob`.
         """
-        _check_output("CategoricalLikelihood", out)
+        _check_logits(out)
         if isinstance(out, Tensor):
             total = self.predictive(out).entropy()
             return Uncertainty(total, total, torch.zeros_like(total))
@@ -312,7 +320,6 @@ class CategoricalLikelihood(Likelihood):
 
     def _logits(self, out: Output) -> Tensor:
         """Logits of one softmax, or with a leading dimension of samples."""
-        _check_output("CategoricalLikelihood", out)
         if isinstance(out, Tensor):
             return out
         if isinstance(out, Samples):
@@ -352,6 +359,10 @@ def _softmax_variances(p: Tensor, out: Gaussian | JointGaussian) -> tuple[Tensor
 def _check_output(owner: str, out: Output) -> None:
     if not isinstance(out, Tensor | Gaussian | JointGaussian | Samples):
         raise TypeError(f"{owner}: out must be a tensor, mnvi.Gaussian or mnvi.Samples, got {type(out).__name__}")
+    if isinstance(out, Tensor) and not out.is_floating_point():
+        raise TypeError(
+            f"{owner}: out is {out.dtype}, but a network's output is floating point; the output goes before the targets"
+        )
 
 
 def _check_tensor(what: str, y: Tensor, device: torch.device) -> None:
@@ -361,14 +372,35 @@ def _check_tensor(what: str, y: Tensor, device: torch.device) -> None:
         raise ValueError(f"{what} are on {y.device}, the output on {device}; move them with .to({str(device)!r})")
 
 
-def _check_labels(out: Output, y: Tensor) -> None:
+def _check_logits(out: Output) -> None:
     _check_output("CategoricalLikelihood", out)
+    if len(out.shape) == 0 or out.shape[-1] == 1:
+        raise ValueError(
+            f"CategoricalLikelihood: the output has shape {tuple(out.shape)}, a single class, whose probability is "
+            "always 1; for two classes let the network return two logits"
+        )
+
+
+def _check_labels(out: Output, y: Tensor) -> None:
+    _check_logits(out)
     _check_tensor("CategoricalLikelihood: labels", y, out.values.device if isinstance(out, Samples) else out.device)
     expected, classes = out.shape[:-1], out.shape[-1]
+    if y.shape == out.shape and values_can_be_read(y) and bool((y.sum(-1) == 1).all()):
+        raise ValueError(
+            f"CategoricalLikelihood: labels of shape {tuple(y.shape)} look one-hot; expected class indices of shape "
+            f"{tuple(expected)}: pass y.argmax(-1)"
+        )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")
     if y.shape != expected:
-        raise ValueError(f"CategoricalLikelihood: labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}")
+        shapes = f"labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}"
+        if len(out.shape) > 2 and y.shape == (*out.shape[:1], *out.shape[2:]):
+            raise ValueError(
+                f"CategoricalLikelihood: {shapes} with the classes in dimension 1; they go last: pass "
+                "out.movedim(1, -1)"
+            )
+        hint = "; for two classes let the network return two logits" if y.shape == out.shape else ""
+        raise ValueError(f"CategoricalLikelihood: {shapes}; expected labels of shape {tuple(expected)}{hint}")
     if y.device.type == "cpu" and y.numel() and values_can_be_read(y):
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= classes:

@@ -121,7 +121,7 @@ class ElementwiseConformance:
 
     def test_in_place_form_changes_the_object(self) -> None:
         if self.in_place is None:
-            return
+            pytest.skip("torch has no in-place form of this function")
         mean, var = self.grid(MEANS, VARIANCES)
         x = mnvi.Gaussian(mean.clone(), var.clone())
         returned = type(self).in_place(x)

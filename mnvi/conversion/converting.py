@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mnvi.conversion.calling import call_all_layers
 from mnvi.conversion.copying import copied
-from mnvi.conversion.mean_calls import adapt_mean_calls
+from mnvi.conversion.mean_calls import adapt_mean_calls, explain_mean_calls
 from mnvi.layers.attention import Projection
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.registry import BAYESIAN
@@ -37,8 +37,8 @@ def convert(
     and torchvision's Swin use weights without calling their layers; in the copy they are rewritten to call them (see
     :class:`mnvi.layers.MultiheadAttention`). A module of your own that reads ``layer.weight`` has to do the same.
     Calls of ``x.mean(dim)`` in a module's methods, and in functions that it holds as an attribute, are rewritten too,
-    but not those in functions that these call, such as ``def gap(x): return x.mean((2, 3))``: write
-    ``torch.mean(x, dim)`` there.
+    but not those in functions that these call, such as ``def gap(x): return x.mean((2, 3))``: there the call fails, and
+    the error names the line and what to write, ``torch.mean(x, dim)``.
 
     Args:
         model: any module, a single layer included.
@@ -80,6 +80,7 @@ def convert(
     call_all_layers(converted)
     for module in converted.modules():
         adapt_mean_calls(module)
+    explain_mean_calls(converted)
     chosen = _choose(converted, *selection)
     by_weight: dict[int, BayesianLayer] = {}
     for name, layer_posterior in chosen.items():

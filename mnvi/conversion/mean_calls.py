@@ -7,7 +7,7 @@ value first; for everything that is not a random value they mean what they meant
 This reaches the methods of the class: plain, static and class methods, properties, what is nested inside them, and
 methods under decorators that use ``functools.wraps``; and functions that a module holds as an attribute, such as the
 lambda of a module that calls one. It does not reach functions that these call, nor a base class's method that an
-override calls through ``super()``: write ``torch.mean(x, dim)`` there.
+override calls through ``super()``: there the call fails, and :func:`explain_mean_calls` says where and what to write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import ast
 import dis
 import functools
 import inspect
+import re
 import sys
+import traceback
 from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -29,6 +31,7 @@ from mnvi.values.base import RandomValue
 
 _NAMES = ("mean", "var", "std")
 _CALL = "_mnvi_call_method"
+_KNOWN = ("torch.nn.", "mnvi.layers", "mnvi.models")  # whose modules make no such calls
 _MADE: dict[type[nn.Module], type[nn.Module]] = {}
 
 
@@ -62,6 +65,53 @@ def adapt_mean_calls(module: nn.Module) -> None:
     for name, value in vars(module).items():
         if isinstance(value, FunctionType):
             module.__dict__[name] = _adapt(value)
+
+
+def explain_mean_calls(model: nn.Module) -> None:
+    """Make a call of ``x.mean(dim)`` that was not reached fail with its line and what to write there.
+
+    Python says "'Tensor' object is not callable", since a Gaussian's ``mean`` is a tensor. A hook that torch calls
+    after ``forward``, whether or not it failed, completes the message. Models of torch's own modules alone need none.
+
+    Example:
+        >>> import torch, mnvi
+        >>> def pool(x):
+        ...     return x.mean(1)
+        >>> class Net(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return pool(x)
+        >>> net = Net()
+        >>> explain_mean_calls(net)
+        >>> try:
+        ...     net(mnvi.Gaussian(torch.zeros(2, 4), torch.ones(2, 4)))
+        ... except TypeError as error:
+        ...     print(str(error).partition(" (")[0])
+        x.mean(...) of a Gaussian is not a method: write torch.mean(x, ...)
+    """
+    if any(not type(module).__module__.startswith(_KNOWN) for module in model.modules()):
+        model.register_forward_hook(_complete_message, always_call=True)
+
+
+def _complete_message(module: nn.Module, args: Any, output: Any) -> None:
+    if torch.compiler.is_compiling():  # the compiler looks into hooks, and would stop at the next line
+        return
+    error = sys.exc_info()[1]
+    if not isinstance(error, TypeError) or str(error) != "'Tensor' object is not callable":
+        return
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return
+    place = traceback.extract_tb(trace)[0]
+    found = re.search(r"([\w.\[\]]+)\.(mean|var|std)\(", place.line or "")
+    if found is None and not any(name in trace.tb_frame.f_code.co_names for name in _NAMES):
+        return
+    name, method = found.groups() if found else ("x", "mean")
+    error.args = (
+        f"{name}.{method}(...) of a Gaussian is not a method: write torch.{method}({name}, ...) "
+        f"({place.filename}, line {place.lineno}, in {place.name})",
+    )
 
 
 def with_mean_calls(cls: type[nn.Module]) -> type[nn.Module]:

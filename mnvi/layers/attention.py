@@ -38,6 +38,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     projections the input biases are deterministic. How means and variances go through the attention itself is said in
     :mod:`mnvi.rules.attention`.
 
+    Args:
+        args, kwargs: as in :class:`torch.nn.MultiheadAttention`.
+
     Example:
         >>> import torch, mnvi
         >>> torchs = torch.nn.MultiheadAttention(8, 2, batch_first=True)

@@ -64,9 +64,7 @@ class _TransposedConvolution(_Convolution, ConvTransposeNd):
         """On average over the outputs: a stride spreads the inputs over so many more of them."""
         return max(1, self.weight[:, 0].numel() // (self.groups * math.prod(self.stride)))
 
-    def prepared(  # type: ignore[override]
-        self, x: Tensor | Gaussian, output_size: list[int] | None = None
-    ) -> tuple[Affine, Tensor | Gaussian]:
+    def prepared(self, x: Tensor | Gaussian, output_size: list[int] | None = None) -> tuple[Affine, Tensor | Gaussian]:
         affine, x = super().prepared(x)
         stride, padding = list(self.stride), list(cast(tuple, self.padding))
         kernel, dilation, dims = list(self.kernel_size), list(self.dilation), len(self.kernel_size)

@@ -16,9 +16,10 @@ mc_mfvi torch.Size([64])
 ensemble torch.Size([64])
 """
 
-from mnvi.methods.by_name import NAMES, build
+from mnvi.elbo import Objective  # noqa: F401  (where files of version 0.1.0 look for it)
+from mnvi.methods.by_name import NAMES, build  # noqa: F401
 from mnvi.methods.dvi import DVI
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.montecarlo import MonteCarlo, mc_dropout
 
-__all__ = ["DVI", "NAMES", "Ensemble", "MonteCarlo", "build", "mc_dropout"]
+__all__ = ["DVI", "Ensemble", "MonteCarlo", "build", "mc_dropout"]

@@ -1,20 +1,4 @@
-"""Every method by its name, and one loss for all of them.
-
->>> import torch, mnvi
->>> x, y = torch.randn(64, 3), torch.randn(64)
->>> likelihood = mnvi.GaussianLikelihood()
->>> for name in ("mnvi", "mc_mfvi", "ensemble"):
-...     net = mnvi.methods.build(name, lambda: mnvi.models.mlp(3))
-...     objective = mnvi.Objective(net, mnvi.ELBO(likelihood, num_data=64, kappa=0.01))
-...     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-2)
-...     objective(x, y).loss.backward()
-...     optimizer.step()
-...     prediction = likelihood.predictive(net.eval()(x))  # a torch.distributions object
-...     print(name, prediction.log_prob(y).shape)
-mnvi torch.Size([64])
-mc_mfvi torch.Size([64])
-ensemble torch.Size([64])
-"""
+"""Every method of the paper's tables by its name."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mnvi._validation import check_number
 from mnvi.metrics._inputs import check_classification
 from mnvi.metrics.classification import wrong
 from mnvi.metrics.uncertainty import entropy
@@ -85,8 +86,7 @@ def misclassification_at_rejection(probs: Tensor, labels: Tensor, rate: float) -
         >>> misclassification_at_rejection(probs, torch.tensor([1, 0, 0]), rate=0.5).item()  # one of three is rejected
         0.5
     """
-    if not 0 <= rate < 1:
-        raise ValueError(f"rate is {rate!r}; expected a fraction in [0, 1), such as 0.1 for 10 %")
+    check_number("rate", rate, least=0, below=1)
     error = rejection_curve(probs, labels).error
     num_rejected = math.floor(rate * len(error) * (1 + 1e-12))
     return error[min(num_rejected, len(error) - 1)]

@@ -55,7 +55,7 @@ def batch_norm(
     Example:
         >>> import torch
         >>> zero, one = torch.zeros(1), torch.ones(1)
-        >>> batch_norm(torch.ones(1, 1), torch.ones(1, 1), zero, 4 * one, 3 * one, eps=0.0)
+        >>> batch_norm(torch.ones(1, 1), torch.ones(1, 1), zero, 3 * one, 3 * one, eps=1.0)
         (tensor([[1.5000]]), tensor([[2.2500]]))
     """
     if training or running_var is None:

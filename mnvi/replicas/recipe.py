@@ -49,15 +49,16 @@ class Recipe:
         check_number("Recipe: momentum", self.momentum, least=0, below=1)
         check_number("Recipe: weight_decay", self.weight_decay, least=0)
         if self.clip is not None:
-            check_number("Recipe: clip (None for none)", self.clip, above=0)
+            check_number("Recipe: clip", self.clip, above=0)
         if not isinstance(self.nesterov, bool):
             raise ValueError(f"Recipe: nesterov={self.nesterov!r} must be True or False")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"Recipe: optimizer={self.optimizer!r} must be one of {', '.join(OPTIMIZERS)}")
-        if not isinstance(self.milestones, Sequence) or isinstance(self.milestones, str):
-            raise ValueError(f"Recipe: milestones={self.milestones!r} must be a list of epochs, e.g. (100, 150)")
+        milestones: object = self.milestones
+        if not isinstance(milestones, Sequence) or isinstance(milestones, str):
+            raise ValueError(f"Recipe: milestones={milestones!r} must be a list of epochs, e.g. (100, 150)")
         for milestone in self.milestones:
-            check_number("Recipe: milestones: an epoch", milestone, least=0, whole=True)
+            check_number("Recipe: a milestone", milestone, least=0, whole=True)
         for name in ("momentum", "nesterov"):
             value = getattr(self, name)
             if value and self.optimizer != "sgd":

@@ -90,8 +90,8 @@ def load(build: Build, seeds: Sequence[int], state: States, losses: Tensor) -> R
         >>> def build(k):
         ...     return mnvi.Objective(torch.nn.Linear(3, 2), mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=10))
         >>> state = {"net.weight": torch.zeros(1, 2, 3), "net.bias": torch.ones(1, 2)}
-        >>> load(build, [0], state, torch.zeros(1, 1)).module(0).net(torch.ones(3))
-        tensor([1., 1.], grad_fn=<ViewBackward0>)
+        >>> load(build, [0], state, torch.zeros(1, 1)).module(0).net(torch.ones(3)).detach()
+        tensor([1., 1.])
     """
     return Replicas(build, seeds, state, losses)
 

@@ -65,7 +65,7 @@ def rmatmul(input: Value, other: Value) -> Gaussian:
 @RULES.rule(Tensor.matmul)
 def matmul_method(input: Value, other: Value) -> Gaussian:
     if torch.compiler.is_dynamo_compiling() and not isinstance(input, Gaussian):
-        # torch 2.13 turns `gaussian @ tensor` into tensor.matmul(gaussian), and nothing tells the two apart
+        # Dynamo turns `gaussian @ tensor` into tensor.matmul(gaussian), still in torch 2.15; nothing tells them apart
         raise RuntimeError("inside torch.compile write torch.matmul(a, b) instead of a @ b where one is a Gaussian")
     return matmul(input, other)
 

@@ -59,7 +59,7 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
         raise TypeError(f"elementwise: function={function!r} is not callable; pass e.g. torch.erf")
     if approximation not in _APPROXIMATIONS:
         raise ValueError(f"elementwise: approximation={approximation!r} must be 'quadrature', 'taylor' or None")
-    check_number("elementwise: order, the number of nodes", order, least=2, whole=True)
+    check_number("elementwise: order", order, least=2, whole=True)
     nodes = gauss_hermite(order)
     name = getattr(function, "__name__", "function")
     probed = False

@@ -90,6 +90,8 @@ class RandomValue:
     def size(self, dim: int | None = None) -> Any:
         return self.mean.shape if dim is None else self.mean.shape[dim]
 
+    ndimension = dim
+
     def numel(self) -> int:
         return self.mean.numel()
 
@@ -104,6 +106,12 @@ class RandomValue:
         return True
 
     def __len__(self) -> int:
+        if self.dim() == 0:  # where torch.tensor(x), which takes x for nested lists, arrives in the end
+            kind = type(self).__name__
+            raise TypeError(
+                f"a {kind} without dimensions has no length, and torch.tensor takes no {kind}; take {self._readable} "
+                "of it, which are tensors"
+            )
         return len(self.mean)
 
     def __add__(self, other: Any) -> Self:

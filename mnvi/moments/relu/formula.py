@@ -38,7 +38,9 @@ def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     expectation = wide.clamp(min=0) + sigma * excess
     variance = var * (cdf - excess * (excess + size)).clamp(min=0)
     slope = torch.where(var > SMALLEST_VARIANCE, density / sigma, 0.0)  # no gradient where there is no noise
-    return expectation.to(mean.dtype), variance, cdf, slope
+    if expectation.dtype != mean.dtype:  # compiled by torch 2.11, a conversion that changes nothing loses the gradient
+        expectation = expectation.to(mean.dtype)
+    return expectation, variance, cdf, slope
 
 
 def gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:

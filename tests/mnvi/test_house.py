@@ -1,0 +1,104 @@
+"""The house keeps its order: which room may know which, and what is whose name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType
+
+import pytest
+
+import mnvi
+
+ROOT = Path(mnvi.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+# From the bottom up: a room may import those before it, and itself.
+ORDER = (
+    "moments",
+    "values",
+    "rules",
+    "posteriors",
+    "layers",
+    "likelihoods",
+    "elbo",
+    "conversion",
+    "methods",
+    "inference",
+)
+NAMES_OF_0_1_0 = """
+    DVI ELBO CategoricalLikelihood EmpiricalBayes Ensemble Gaussian GaussianLikelihood JointGaussian Likelihood
+    MeanField
+    MonteCarlo MultiplicativeNoise NoRuleError Objective Posterior Sampled Samples SharedMeanField StepSchedule Terms
+    Uncertainty bayesian_layers convert covariance elementwise export kl_divergence layers mc_dropout methods metrics
+    models moment_matched optimize_for_inference options replicas rule rules
+"""
+PRIVATE = re.compile(
+    r"torch(\.\w+)*\._[a-zA-Z]|\b_(call_impl|compiled_call_impl|current_level|pytree|ConvNd|DropoutNd)\b"
+)
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports when it runs, those under TYPE_CHECKING left out."""
+    found = set()
+    skipped = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            skipped.update(ast.walk(node))
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} if node not in skipped else set()
+        if isinstance(node, ast.ImportFrom) and node not in skipped:
+            found.add(str(node.module))
+    return found
+
+
+def room(path: Path) -> str:
+    inside = path.relative_to(ROOT)
+    return inside.parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "moments").rglob("*.py")), ids=lambda path: path.stem)
+def test_moments_import_nothing_but_torch_and_themselves(path: Path) -> None:
+    standard = {"__future__", "collections", "dataclasses", "contextlib", "functools", "math", "sys", "typing"}
+    foreign = {name for name in imports(path) if name.partition(".")[0] not in {"torch"} | standard}
+    assert all(name == "mnvi.moments" or name.startswith("mnvi.moments.") for name in foreign), foreign
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if room(path) in ORDER], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_arrows_between_rooms_point_one_way(path: Path) -> None:
+    known = {name.split(".")[1] for name in imports(path) if name.startswith("mnvi.")}
+    later = {name for name in known if name in ORDER and ORDER.index(name) > ORDER.index(room(path))}
+    assert not later
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_library_knows_no_part_of_the_study(path: Path) -> None:
+    assert not {name.partition(".")[0] for name in imports(path)} & {"ray", "mlflow", "dvc", "yaml", "pipeline"}
+
+
+def test_private_names_of_torch_are_used_in_one_module() -> None:
+    users = {str(path.relative_to(ROOT)) for path in FILES if PRIVATE.search(path.read_text())}
+    assert users == {"moments/_torch.py"}
+
+
+def test_no_function_shadows_its_module() -> None:
+    for found in walk_packages([str(ROOT)], "mnvi."):
+        if found.name == "mnvi.layers.shifted_windows":
+            continue
+        package, _, name = found.name.rpartition(".")
+        module = import_module(found.name)
+        assert getattr(import_module(package), name, module) is module, found.name
+
+
+@pytest.mark.parametrize("name", NAMES_OF_0_1_0.split())
+def test_what_users_imported_stays_importable(name: str) -> None:
+    assert name in mnvi.__all__ and getattr(mnvi, name) is not None
+
+
+def test_modules_that_are_not_for_users_are_not_exported() -> None:
+    modules = {name for name in mnvi.__all__ if isinstance(getattr(mnvi, name), ModuleType)}
+    assert modules == {"covariance", "layers", "methods", "metrics", "models", "replicas", "rules"}

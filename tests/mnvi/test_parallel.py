@@ -1,0 +1,82 @@
+"""Gaussians through real DistributedDataParallel processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import mnvi
+
+WORLD = 2
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    return mnvi.convert(net, mnvi.MultiplicativeNoise(0.1))
+
+
+class WithUnusedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = network()
+        self.unused = mnvi.convert(nn.Linear(2, 2).double(), mnvi.MultiplicativeNoise(0.1))
+
+    def forward(self, x: Tensor) -> mnvi.Gaussian:
+        out: mnvi.Gaussian = self.used(x)
+        return out
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(6, 4, generator=generator).double(), torch.randint(3, (6,), generator=generator)
+
+
+def gradients(net: nn.Module, inner: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    elbo = mnvi.ELBO(mnvi.CategoricalLikelihood(approximation="second_order"), num_data=100, kappa=0.5)
+    elbo(net(x), y, mnvi.kl_divergence(inner)).loss.backward()
+    return {name: p.grad for name, p in inner.named_parameters() if p.grad is not None}
+
+
+def worker(rank: int, folder: str, find_unused: bool) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    try:
+        module: Any = WithUnusedLayer() if find_unused else network()
+        inner = module.used if find_unused else module
+        x, y = batch()
+        share = slice(rank * 3, rank * 3 + 3)
+        net = DistributedDataParallel(module, find_unused_parameters=find_unused)
+        torch.save(gradients(net, inner, x[share], y[share]), f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("find_unused", [False, True], ids=["all used", "find unused parameters"])
+def test_distributed_gradients_are_those_of_the_whole_batch(tmp_path: Path, find_unused: bool) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    mp.spawn(worker, (str(tmp_path), find_unused), nprocs=WORLD)
+    net = network()
+    expected = gradients(net, net, *batch())
+    for rank in range(WORLD):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value)
+
+
+def test_distributed_finds_the_tensors_of_a_gaussian() -> None:
+    """Else every parameter would count as unused where find_unused_parameters is set."""
+    from torch.nn.parallel.distributed import _find_tensors
+
+    x = mnvi.Gaussian(torch.zeros(2), torch.ones(2))
+    assert [id(t) for t in _find_tensors(copy.copy([x]))] == [id(x.mean), id(x.var)]

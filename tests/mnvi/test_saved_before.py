@@ -1,0 +1,59 @@
+"""Files that version 0.1.0 wrote, before the modules moved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import mnvi
+from mnvi import _moved
+
+FILES = Path(__file__).parent / "saved_by_0_1_0"
+MODELS = sorted(path.stem for path in FILES.glob("*.pt") if path.stem not in ("objective", "values", "samples"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_whole_model_loads_and_answers_as_it_did(name: str) -> None:
+    saved = torch.load(FILES / f"{name}.pt", weights_only=False)
+    with torch.no_grad():
+        out = saved["model"](saved["x"])
+    torch.testing.assert_close(out.mean, saved["mean"])
+    torch.testing.assert_close(out.var, saved["var"])
+
+
+def test_the_models_are_all_there() -> None:
+    assert len(MODELS) == 9
+
+
+def test_an_objective_loads_and_gives_the_same_loss() -> None:
+    saved = torch.load(FILES / "objective.pt", weights_only=False)
+    torch.testing.assert_close(saved["model"](saved["x"], saved["y"], 0).loss, saved["loss"])
+
+
+def test_values_load_without_trusting_the_file() -> None:
+    gaussian, joint = torch.load(FILES / "values.pt", weights_only=True)
+    assert isinstance(gaussian, mnvi.Gaussian) and torch.equal(gaussian.var, torch.ones(2))
+    assert isinstance(joint, mnvi.JointGaussian) and torch.equal(joint.cov, torch.eye(2))
+
+
+def test_samples_load() -> None:
+    assert torch.load(FILES / "samples.pt", weights_only=False).shape == (3, 1)
+
+
+def test_a_name_that_old_files_no_longer_find_says_what_to_do() -> None:
+    module = __import__("mnvi.montecarlo", fromlist=["Ensemble"])
+    assert module.Ensemble is mnvi.Ensemble
+    with pytest.raises(AttributeError, match=r"mnvi.montecarlo.Forgotten was moved .* save the model's state_dict"):
+        _ = module.Forgotten
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("DataParallel", "DistributedDataParallel"), ("taylor", "'taylor'"), ("quadrature", "'quadrature'")],
+)
+def test_a_name_that_is_gone_says_what_to_write(name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=f"mnvi.{name} was removed .*{remedy}"):
+        getattr(mnvi, name)
+    assert not hasattr(_moved, name)

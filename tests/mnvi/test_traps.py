@@ -1,0 +1,153 @@
+"""Mistakes that used to pass in silence, or died with a message about something else: each says what to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+
+import mnvi
+
+OUT = mnvi.Gaussian(torch.zeros(4, 3), torch.ones(4, 3))
+LABELS = torch.tensor([0, 1, 2, 0])
+LIKELIHOOD = mnvi.CategoricalLikelihood()
+ELBO = mnvi.ELBO(LIKELIHOOD, num_data=10)
+
+
+def single(*shape: int) -> mnvi.Gaussian:
+    return mnvi.Gaussian(torch.zeros(shape), torch.ones(shape))
+
+
+TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
+    "no kl": (TypeError, "missing 1 required positional argument: 'kl'", lambda: ELBO(OUT, LABELS)),  # type: ignore[call-arg]
+    "kl of None": (TypeError, "or 0 for a network without posterior", lambda: ELBO(OUT, LABELS, None)),  # type: ignore[arg-type]
+    "model as kl": (
+        TypeError,
+        "ELBO: kl is a Linear; pass mnvi.kl_divergence(net)",
+        lambda: ELBO(OUT, LABELS, nn.Linear(1, 1)),  # type: ignore[arg-type]
+    ),
+    "labels as kl": (ValueError, "ELBO: kl has shape (4,)", lambda: ELBO(OUT, torch.tensor(1.0), LABELS)),
+    "negative kl": (ValueError, "ELBO: kl=-1.0 must be a finite number >= 0", lambda: ELBO(OUT, LABELS, -1.0)),
+    "swapped output and labels": (
+        TypeError,
+        "ELBO: y is a Gaussian, which a network returns; the arguments are elbo(out, y, kl)",
+        lambda: ELBO(LABELS, OUT, 0),  # type: ignore[arg-type]
+    ),
+    "swapped logits and labels": (
+        TypeError,
+        "out is torch.int64, but a network's output is floating point; the output goes before the targets",
+        lambda: ELBO(LABELS, torch.zeros(4, 3), 0),
+    ),
+    "schedule without an epoch": (
+        ValueError,
+        "depends on the epoch; call elbo(out, y, kl, epoch)",
+        lambda: mnvi.ELBO(LIKELIHOOD, 10, mnvi.StepSchedule({0: 1.0}))(OUT, LABELS, 0),
+    ),
+    "num_data as a tensor": (
+        ValueError,
+        "ELBO: num_data=tensor(10) must be a finite number >= 1; take the number out of the tensor with .item()",
+        lambda: mnvi.ELBO(LIKELIHOOD, num_data=torch.tensor(10)),  # type: ignore[arg-type]
+    ),
+    "one-hot labels": (ValueError, "look one-hot", lambda: ELBO(OUT, torch.eye(3)[LABELS], 0)),
+    "one-hot integers": (ValueError, "pass y.argmax(-1)", lambda: ELBO(OUT, torch.eye(3).long()[LABELS], 0)),
+    "one logit": (ValueError, "let the network return two logits", lambda: ELBO(single(4, 1), LABELS, 0)),
+    "one logit, labels like it": (ValueError, "two logits", lambda: ELBO(single(4, 1), torch.zeros(4, 1), 0)),
+    "one logit without a dimension": (ValueError, "two logits", lambda: ELBO(single(4), torch.zeros(4).long(), 0)),
+    "prediction from one logit": (ValueError, "a single class", lambda: LIKELIHOOD.predictive(single(4, 1))),
+    "image-shaped logits": (
+        ValueError,
+        "with the classes in dimension 1; they go last: pass out.movedim(1, -1)",
+        lambda: ELBO(single(2, 3, 5, 5), torch.zeros(2, 5, 5).long(), 0),
+    ),
+    "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian; take .mean", lambda: torch.tensor(OUT)),
+    "Normal(gaussian, 1)": (mnvi.NoRuleError, "Normal(x.mean, x.std)", lambda: Normal(OUT, 1.0)),  # type: ignore[arg-type]
+    "Categorical(logits=gaussian)": (mnvi.NoRuleError, "takes tensors", lambda: Categorical(logits=OUT)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_mistake_says_what_to_write_instead(name: str) -> None:
+    kind, message, call = TRAPS[name]
+    with pytest.raises(kind, match=re.escape(message)):
+        call()
+
+
+def test_a_kl_of_zero_is_allowed() -> None:
+    terms = ELBO(OUT, LABELS, kl=0)
+    assert terms.kl == 0
+
+
+@pytest.mark.parametrize("missing", ["expected_log_prob", "predictive"])
+def test_a_likelihood_without_its_methods_cannot_be_made(missing: str) -> None:
+    methods = {name: lambda *_: None for name in ("expected_log_prob", "predictive") if name != missing}
+    with pytest.raises(TypeError, match=f"abstract.*{missing}"):
+        type("Unfinished", (mnvi.Likelihood,), methods)()
+
+
+def test_weights_tied_after_conversion_are_noticed() -> None:
+    net = mnvi.convert(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), mnvi.MultiplicativeNoise(1.0))
+    net[1].weight = net[0].weight
+    with pytest.raises(ValueError, match=r"layers '0' and '1' share their weight, but each has rho of its own"):
+        mnvi.kl_divergence(net)
+
+
+def gap(x: Tensor) -> Tensor:
+    return x.mean((2, 3))
+
+
+def scaled(x: Tensor) -> Tensor:
+    return 3 * x  # a mistake of another kind would be
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).mean((2, 3))
+
+
+class WithHelper(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return gap(self.layer(x))
+
+
+class WithSuper(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class WithAnotherMistake(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled(self.layer(x))(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (WithHelper, r"x.mean\(...\) of a Gaussian is not a method: write torch.mean\(x, ...\) \(.*, line \d+, in gap"),
+        (WithSuper, r"write torch.mean\(.*test_traps.py, line \d+, in forward\)"),
+    ],
+)
+def test_a_mean_call_out_of_reach_names_its_line(model: type[nn.Module], message: str) -> None:
+    net = mnvi.convert(model(), mnvi.MultiplicativeNoise(1.0))
+    with pytest.raises(TypeError, match=message):
+        net(torch.ones(1, 1, 5, 5))
+
+
+def test_another_mistake_keeps_its_message() -> None:
+    net = mnvi.convert(WithAnotherMistake(), mnvi.MultiplicativeNoise(1.0))
+    with pytest.raises(TypeError, match="'Gaussian' object is not callable"):
+        net(torch.ones(1, 1, 5, 5))
+
+
+def test_the_hook_that_explains_lets_a_model_compile_as_one_graph() -> None:
+    net = mnvi.convert(Base(), mnvi.MultiplicativeNoise(1.0))
+    x = torch.ones(1, 1, 5, 5)
+    out = torch.compile(net, fullgraph=True, backend="eager")(x)
+    torch.testing.assert_close(out.var, net(x).var)
