@@ -10,8 +10,8 @@ INSTALLED := $(VENV)/.installed
 DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
 BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi pipeline tools benchmarks
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-# Tests of one file share a cluster or a study that took long to make. As they are collected, the pipeline's files, which
-# take longest, come first; xdist's own order would begin with the files of many tests.
+# Tests of one file share a cluster or a study that took long to make. tests/conftest.py says which files come first;
+# xdist's own order would begin with the files of many tests.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
