@@ -1,7 +1,7 @@
 """Stages that are killed or interrupted: the same command goes on, in the same MLflow run, and ends the same.
 
-Preparing is stopped in tests/pipeline/test_prepare.py, the search and the training of images in tests/pipeline/images, the
-training of tables in test_resume_regression.py.
+Preparing is stopped in tests/pipeline/test_prepare.py, the search and the training of images in
+test_stopped_images.py, the training of tables in test_resume_regression.py.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import yaml
 import mnvi
 from pipeline import files, params
 from pipeline.images import job as jobs
-from pipeline.images import networks
+from pipeline.images import networks, workers
 from pipeline.images.job import Job
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -127,8 +127,27 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
     return params.load(path).cell("lenet")
 
 
+def searched(rates: list[float], workers: int = 1, epochs: int = 4, **study: Any) -> Cell:
+    """A cell whose learning rate is searched; rates of nearly nothing fall behind at once."""
+    methods = {**METHODS, "deterministic": {"grid": {"learning_rate": rates}}}
+    return make_cell(
+        "deterministic",
+        experiment={"methods": methods, "epochs": epochs, "milestones": [], "clip": None},
+        resources={"workers": workers},
+        study={"search": ["lenet"], **study},
+    )
+
+
 def make_job(cell: Cell, name: str = "seed-0", seed: int = 0) -> Job:
     return jobs.make(cell, "train", seed, cell.state("train").absolute() / name, jobs.data_of(cell))
+
+
+def undisturbed(job: Job) -> dict[str, torch.Tensor]:
+    """The weights that the job ends with, trained in this process."""
+    threads = torch.get_num_threads()
+    position = workers.alone(job, lambda epoch: None)
+    torch.set_num_threads(threads)
+    return position.best_weights
 
 
 def write_best(cell: Cell) -> None:

@@ -1,4 +1,4 @@
-"""Training with Ray Train: whole, resumed after every kind of end, and short of machines."""
+"""Training with Ray Train: whole, with other settings, and short of machines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import ray
 import torch
-from commands import command, disturb, tracked, tracked_parameters, ways
-from image_study import make_cell, make_job, probabilities
+from commands import tracked, tracked_parameters
+from image_study import make_cell, make_job, probabilities, undisturbed
 from tracking_cases import best_model, history, runs
 
 from pipeline import files, tracking
@@ -20,42 +20,12 @@ from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import search, training, workers
 from pipeline.images.checkpoints import Checkpoints
-from pipeline.images.job import Job
 from pipeline.tracking.sender import leftovers
 
 
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def undisturbed(job: Job) -> dict[str, torch.Tensor]:
-    threads = torch.get_num_threads()
-    position = workers.alone(job, lambda epoch: None)
-    torch.set_num_threads(threads)
-    return position.best_weights
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_is_up")
-@pytest.mark.parametrize("way", ways("worker killed"))
-def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
-    cell = make_cell("mc_dropout", experiment={"epochs": 15, "milestones": [10]}, limits={"seeds": 1})
-    expected = undisturbed(make_job(cell, "undisturbed"))
-    search.run(cell)
-    job = make_job(cell)
-    checkpoints = Checkpoints(job.state, job.fingerprint)
-    disturb(way, checkpoints.paths, "train", cell.name, worker="RayTrainWorker")
-    if way != "worker killed":
-        assert not (cell.model / "training.json").exists()
-        state = "RUNNING" if way == "driver killed" else "KILLED"
-        assert tracked() == {"train mc_dropout": state, "train mc_dropout seed 0": state}
-        assert command("train", cell.name)[0] == 0
-    found = torch.load(cell.model / "seed-0" / "model.pt", weights_only=True)
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-    history = json.loads((cell.model / "seed-0" / "history.json").read_text())
-    assert [epoch["epoch"] for epoch in history] == list(range(1, 16))
-    assert tracked() == {"train mc_dropout": "FINISHED", "train mc_dropout seed 0": "FINISHED"}
 
 
 @pytest.mark.slow
