@@ -10,23 +10,26 @@ INSTALLED := $(VENV)/.installed
 DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
 BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi pipeline tools benchmarks
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-# Tests of one file share a cluster or a study that took long to make. As they are collected, the pipeline's files, which
-# take longest, come first; xdist's own order would begin with the files of many tests.
+# Tests of one file share a cluster or a study that took long to make. tests/conftest.py says which files come first;
+# xdist's own order would begin with the files of many tests.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast lint audit format lock bench faults lockfile study uci images paper ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults lockfile study uci images paper ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
 
 setup: $(INSTALLED)  ## create .venv and install the locked versions
 
-test: lint  ## lint, type check and run every test
+test: lint  ## lint, type check and run every test but those of soak
 	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) --durations=25 --durations-min=10
 
 fast: setup  ## run the tests that are not marked slow
-	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) -m "not slow"
+	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) -m "not slow and not soak"
+
+soak: setup  ## run the tests that take minutes each: lost nodes, stages stopped in every way, containers, faults
+	$(ONE_THREAD) $(RUN) -m pytest -m soak --durations=0 --durations-min=10
 
 lint: setup  ## ruff, mypy and bandit
 	$(RUN) -m ruff check

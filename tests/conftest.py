@@ -1,7 +1,12 @@
+import importlib.metadata
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 # Some virtual machines announce AMX without being able to run it; oneDNN believes them and dies of an illegal
 # instruction in bfloat16. It reads this when it is first loaded, hence before torch.
@@ -13,9 +18,23 @@ os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 import pytest
 import torch
 
+# What takes long to make and is the same in every run of the tests.
+KEPT = Path("~/.cache/mnvi-tests").expanduser()
+# The compiler's own choice is in /tmp, which machines empty.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(KEPT / "inductor"))
+
+# Ray Train looks at its workers every two seconds, and the end of each training would wait for that.
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+
 # A shell starts what it puts into the background deaf to Ctrl-C, and processes inherit that; tests interrupt theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: the short ones after them keep all workers busy to the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +47,55 @@ def same_start_for_every_test() -> Iterator[None]:
     # Dynamo gives up on a function after eight recompilations, counted over the whole process.
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+
+
+@pytest.fixture(scope="session")
+def new_store() -> Path:
+    """An empty MLflow store to copy: making its tables takes seconds."""
+    kept = KEPT / f"mlflow-{importlib.metadata.version('mlflow')}.db"
+    if not kept.exists():
+        from pipeline.tracking import store
+
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:  # another worker may be making one, too
+            store.client(f"sqlite:///{folder}/mlflow.db")
+            os.replace(f"{folder}/mlflow.db", kept)
+    return kept
+
+
+@pytest.fixture
+def folder(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, with an MLflow store of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "MNVI_TRACKING_WAIT"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copy(new_store, "mlflow.db")
+    yield tmp_path
+    if "pipeline.tracking.store" in sys.modules:
+        sys.modules["pipeline.tracking.store"]._client.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[ExitStack]:
+    """Holds the Ray of :func:`ray_is_up`, if it runs."""
+    with ExitStack() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def ray_is_up(shared_ray: ExitStack) -> None:
+    """A Ray with two CPUs for all tests of this process that do not start one themselves; they leave nothing in it."""
+    from pipeline import cluster, private_ray
+
+    cluster.configure()
+    import ray
+
+    if not ray.is_initialized():
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        shared_ray.enter_context(private_ray.started(keep_logs=False, num_cpus=2, **quiet))
+
+
+@pytest.fixture(scope="module")
+def ray_is_down(shared_ray: ExitStack) -> None:
+    """For tests that start Ray themselves, or see that nobody does."""
+    shared_ray.close()

@@ -10,16 +10,23 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 from unittest.mock import patch
+
+import pytest
 
 from pipeline import console
 
 PATIENCE = 300.0  # seconds; machines that run tests may have other things to do
 WAYS = ("driver killed", "driver interrupted", "worker killed")
+
+
+def ways(short: str, among: Sequence[str] = WAYS) -> list[Any]:
+    """The short one is for `make test`, which has every way at one stage or another, the rest for `make soak`."""
+    return [way if way == short else pytest.param(way, marks=pytest.mark.soak) for way in among]
 
 
 def command(stage: str, *arguments: str, stderr: TextIO | None = None) -> tuple[int, str]:

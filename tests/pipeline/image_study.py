@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 
-from pipeline import params
+import mnvi
+from pipeline import files, params
 from pipeline.images import job as jobs
+from pipeline.images import networks, workers
 from pipeline.images.job import Job
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -124,8 +127,27 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
     return params.load(path).cell("lenet")
 
 
+def searched(rates: list[float], workers: int = 1, epochs: int = 4, **study: Any) -> Cell:
+    """A cell whose learning rate is searched; rates of nearly nothing fall behind at once."""
+    methods = {**METHODS, "deterministic": {"grid": {"learning_rate": rates}}}
+    return make_cell(
+        "deterministic",
+        experiment={"methods": methods, "epochs": epochs, "milestones": [], "clip": None},
+        resources={"workers": workers},
+        study={"search": ["lenet"], **study},
+    )
+
+
 def make_job(cell: Cell, name: str = "seed-0", seed: int = 0) -> Job:
     return Job(cell, seed, jobs.data_of(cell), cell.state("train").absolute() / "progress" / name)
+
+
+def undisturbed(job: Job) -> dict[str, torch.Tensor]:
+    """The weights that the job ends with, trained in this process."""
+    threads = torch.get_num_threads()
+    position = workers.alone(job, lambda epoch: None)
+    torch.set_num_threads(threads)
+    return position.best_weights
 
 
 def write_best(cell: Cell) -> None:
@@ -133,3 +155,24 @@ def write_best(cell: Cell) -> None:
     cell.tune.mkdir(parents=True, exist_ok=True)
     best = {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}
     (cell.tune / "best.yaml").write_text(yaml.safe_dump(best))
+
+
+def trained(method: str, seeds: int = 2, **changes: Any) -> Cell:
+    """A cell as `train` leaves it, with networks that have not learnt much."""
+    cell = make_cell(method, **changes)
+    for seed in range(seeds):
+        net = jobs.objective(make_job(cell, seed=seed)).net
+        assert isinstance(net, torch.nn.Module)
+        files.write_tensors(cell.model / f"seed-{seed}" / "model.pt", net.state_dict())
+    training = {"seeds": seeds, "complete": True, "seconds": 1.0, "num_parameters": networks.num_parameters(net)}
+    files.write_json(cell.model / "training.json", training)
+    files.write_yaml(cell.tune / "best.yaml", {"source": "params", "hyperparameters": cell.hyperparameters})
+    return cell
+
+
+def probabilities(cell: Cell, seed: int, folder: str) -> torch.Tensor:
+    net = mnvi.models.lenet(num_classes=2).eval()
+    net.load_state_dict(torch.load(cell.model / f"seed-{seed}" / "model.pt", weights_only=True))
+    pixels = torch.from_numpy(np.load(Path("data") / folder / "test_images.npy"))
+    with torch.no_grad():
+        return net((pixels / 255 - 0.1307) / 0.3081).double().softmax(-1)

@@ -16,7 +16,7 @@ from pipeline import abandoned
 
 
 @pytest.fixture
-def cluster() -> Iterator[None]:
+def cluster(ray_is_down: None) -> Iterator[None]:
     ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False, namespace=abandoned.namespace())
     yield
     ray.shutdown()

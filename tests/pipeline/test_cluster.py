@@ -12,6 +12,8 @@ from pipeline import cluster, console, private_ray
 from pipeline.errors import StudyError
 from pipeline.storage import Remote
 
+pytestmark = pytest.mark.usefixtures("ray_is_down")
+
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(600)")
 
 

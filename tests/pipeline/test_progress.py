@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 from commands import command
 from tiny_study import add_photos, make_study
-from tracking_cases import new_store  # noqa: F401
-
-from pipeline import cluster
 
 pytestmark = pytest.mark.slow
 
@@ -75,9 +72,9 @@ def in_a_pipe(stage: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def shown(new_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:  # noqa: F811
+def shown(ray_is_up: None, new_store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    with pytest.MonkeyPatch.context() as monkeypatch, cluster.connected():
+    with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
         for place, show in (("terminal", on_a_terminal), ("pipe", in_a_pipe)):
             monkeypatch.chdir(tmp_path_factory.mktemp(place))

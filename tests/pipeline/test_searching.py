@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tiny_study import cell, enter
-from tracking_cases import folder, history, new_store, runs  # noqa: F401
+from tracking_cases import history, runs
 
 from pipeline import searching, tracking
 from pipeline.errors import StudyError
@@ -32,7 +32,7 @@ def ended(point: Point, objective: float | None = 1.0) -> Trial:
 
 def test_a_trial_is_a_run_named_after_its_point_and_fails_if_it_diverged(
     study: Any,
-    folder: Path,  # noqa: F811
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, fine = study(), {"kappa_over_n": 2.0e-7, "prior_variance": 0.001, "batch_size": 8}

@@ -1,14 +1,10 @@
-"""A folder with an MLflow store of its own, cells to run in it, and what the store says afterwards."""
+"""Cells to track, and what the store of MLflow in the working folder says afterwards."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from pipeline.tracking import identity, store
 from pipeline.tracking.spool import Spool
@@ -30,24 +26,6 @@ class Cell:
     kind: str = "regression"
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     method_arguments: dict[str, Any] = field(default_factory=dict)
-
-
-@pytest.fixture(scope="session")
-def new_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Making the tables takes seconds, so it is done once and copied."""
-    database = tmp_path_factory.mktemp("store") / "mlflow.db"
-    store.client(f"sqlite:///{database}")
-    return database
-
-
-@pytest.fixture
-def folder(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("MNVI_TRACKING_WAIT", raising=False)
-    shutil.copy(new_store, tmp_path / "mlflow.db")
-    yield tmp_path
-    store._client.cache_clear()
 
 
 def client() -> Any:

@@ -21,9 +21,8 @@ from commands import command
 from image_study import make_cell, make_job
 from small_disk import SmallDisk, mounted
 from tiny_study import write_params
-from tracking_cases import new_store  # noqa: F401
 
-from pipeline import cluster, files, params, searching
+from pipeline import files, params, searching
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import search as image_search
@@ -82,14 +81,13 @@ def states(stage: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def walk(new_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:  # noqa: F811
+def walk(ray_is_up: None, new_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     top = tmp_path_factory.mktemp("broken_disk")
     shutil.copy(new_store, top / "mlflow.db")
     found = Walk()
     with (
         pytest.MonkeyPatch.context() as patch,
         mounted(top / "study") as disk,
-        cluster.connected(),
         mounted(top / "study" / "results") as results,
     ):
         patch.chdir(top / "study")

@@ -20,21 +20,20 @@ def trials(one):
 
 
 @pytest.mark.slow
-def test_the_better_point_is_chosen_and_finished_trials_are_not_run_again(tmp_path, monkeypatch):
+def test_the_better_point_is_chosen_and_finished_trials_are_not_run_again(ray_is_up, tmp_path, monkeypatch):
     grid = {"learning_rate": [1.0e-8, 0.05], "batch_size": [16]}
     enter(tmp_path, monkeypatch, grid=grid, recipe={"epochs": 60, "milestones": []}, limits={"search_epochs": 30})
     one = cell("deterministic")
-    with cluster.connected():
-        search.run(one)
-        first = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("progress/trial-*")}
-        assert best(one)["source"] == "search"
-        assert best(one)["hyperparameters"] == {"learning_rate": 0.05, "batch_size": 16}
-        assert [trial["epochs"] for trial in trials(one)] == [30, 30]
-        assert best(one)["objective"] == min(trial["objective"] for trial in trials(one))
+    search.run(one)
+    first = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("progress/trial-*")}
+    assert best(one)["source"] == "search"
+    assert best(one)["hyperparameters"] == {"learning_rate": 0.05, "batch_size": 16}
+    assert [trial["epochs"] for trial in trials(one)] == [30, 30]
+    assert best(one)["objective"] == min(trial["objective"] for trial in trials(one))
 
-        next(one.state("tune").glob("progress/trial-*")).unlink()  # as if killed before it ended
-        before = trials(one)
-        search.run(one)
+    next(one.state("tune").glob("progress/trial-*")).unlink()  # as if killed before it ended
+    before = trials(one)
+    search.run(one)
     again = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("progress/trial-*")}
     assert again.keys() == first.keys()
     assert sum(again[name] != first[name] for name in first) == 1
@@ -52,7 +51,7 @@ def test_a_cell_that_is_not_searched_takes_its_hyperparameters_from_params_witho
 
 @pytest.mark.slow
 @pytest.mark.parametrize("searcher", ["optuna", "random"])
-def test_a_searcher_tries_as_many_points_as_asked_and_ends(tmp_path, monkeypatch, searcher):
+def test_a_searcher_tries_as_many_points_as_asked_and_ends(ray_is_up, tmp_path, monkeypatch, searcher):
     grid = {"learning_rate": [0.1, 0.05, 0.01], "batch_size": [16, 32]}
     enter(tmp_path, monkeypatch, grid=grid, searcher=searcher, trials=3)
     one = cell("deterministic")

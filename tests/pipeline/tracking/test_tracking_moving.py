@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
+from tracking_cases import Cell, client, history, runs
 
 import mnvi
 from pipeline import files, storage, tracking
@@ -68,7 +68,7 @@ def test_a_store_that_made_a_run_but_did_not_answer_makes_no_second_one(monkeypa
 
 
 def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
-    folder: Path,  # noqa: F811
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import WAYS, command, disturb, one_cpu, tracked
+from commands import command, disturb, one_cpu, tracked, ways
 from tiny_study import make_study
-from tracking_cases import new_store  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +14,7 @@ RUNS = 60  # of two folds: two chunks
 
 
 @pytest.fixture(scope="module")
-def undisturbed(new_store, tmp_path_factory):  # noqa: F811
+def undisturbed(ray_is_up, new_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
         enter(folder, patch, new_store)
@@ -40,8 +39,8 @@ def chunks():
     return sorted(Path("work/results/train/tiny-mnvi/progress").glob("*.pt"))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_stopped_training_goes_on_with_the_same_numbers(tmp_path, monkeypatch, new_store, undisturbed, way):  # noqa: F811
+@pytest.mark.parametrize("way", ways("driver interrupted"))
+def test_a_stopped_training_goes_on_with_the_same_numbers(tmp_path, monkeypatch, new_store, undisturbed, way):
     enter(tmp_path, monkeypatch, new_store)
     with one_cpu():  # the second chunk has not ended when the first has
         disturb(way, chunks, "train", "tiny-mnvi", worker="_train_chunk")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from image_study import make_cell, make_job
+from image_study import probabilities, trained
 from PIL import Image
 from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
 from tracking_cases import runs
@@ -18,42 +18,19 @@ from tracking_cases import runs
 import mnvi
 from pipeline import files, params
 from pipeline.images import evaluation, networks
-from pipeline.images import job as jobs
 from pipeline.images.predictions import sampled_probabilities
 from pipeline.params import Cell
 from pipeline.prepare import prepare
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-
-
-def trained(method: str, seeds: int = 2, **changes: Any) -> Cell:
-    """A cell as `train` leaves it, with networks that have not learnt much."""
-    cell = make_cell(method, **changes)
-    for seed in range(seeds):
-        net = jobs.objective(make_job(cell, seed=seed)).net
-        assert isinstance(net, torch.nn.Module)
-        files.write_tensors(cell.model / f"seed-{seed}" / "model.pt", net.state_dict())
-    training = {"seeds": seeds, "complete": True, "seconds": 1.0, "num_parameters": networks.num_parameters(net)}
-    files.write_json(cell.model / "training.json", training)
-    files.write_yaml(cell.tune / "best.yaml", {"source": "params", "hyperparameters": cell.hyperparameters})
-    return cell
+def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
 
 
 def read(cell: Cell, name: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((cell.evaluate / name).read_text())
     return content
-
-
-def probabilities(cell: Cell, seed: int, folder: str) -> torch.Tensor:
-    net = mnvi.models.lenet(num_classes=2).eval()
-    net.load_state_dict(torch.load(cell.model / f"seed-{seed}" / "model.pt", weights_only=True))
-    pixels = torch.from_numpy(np.load(Path("data") / folder / "test_images.npy"))
-    with torch.no_grad():
-        return net((pixels / 255 - 0.1307) / 0.3081).double().softmax(-1)
 
 
 def test_scores_are_those_of_a_direct_computation() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
+from tracking_cases import Cell, client, history, runs
 
 from pipeline import tracking
 from pipeline.errors import StudyError
@@ -25,7 +25,7 @@ STATE = Path("work/results/train/toy-mnvi")
 pytestmark = pytest.mark.usefixtures("folder")
 
 
-def test_a_run_holds_what_was_said_to_it(folder: Path) -> None:  # noqa: F811
+def test_a_run_holds_what_was_said_to_it(folder: Path) -> None:
     subprocess.run(["git", "init", "-q", "."], check=True)
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
@@ -141,7 +141,7 @@ def test_a_run_that_was_killed_outright_goes_on() -> None:
         "    run.metrics({'loss': 2.0}, step=1)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    path = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[3])]
     killed = subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}"], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert [run.info.status for run in runs()] == ["RUNNING"]
@@ -262,7 +262,7 @@ def test_a_run_deleted_in_the_store_is_made_anew_with_its_whole_history(capsys: 
 
 
 def test_another_store_gets_the_whole_history(
-    folder: Path,  # noqa: F811
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -344,7 +344,7 @@ def test_a_folder_is_no_store(uri: str, monkeypatch: pytest.MonkeyPatch) -> None
         tracking.prepare()
 
 
-def test_a_file_that_is_no_database_is_named(folder: Path) -> None:  # noqa: F811
+def test_a_file_that_is_no_database_is_named(folder: Path) -> None:
     (folder / "mlflow.db").write_text("not a database" * 100)
     with pytest.raises(StudyError, match=r"mlflow\.db.*cannot be opened"):
         tracking.prepare()

@@ -1,4 +1,4 @@
-"""Training with Ray Train: whole, resumed after every kind of end, and short of machines."""
+"""Training with Ray Train: whole, with other settings, and short of machines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import ray
 import torch
-from commands import WAYS, command, disturb, tracked, tracked_parameters
-from image_study import make_cell, make_job, write_best
-from test_images_evaluation import probabilities
+from commands import tracked, tracked_parameters
+from image_study import make_cell, make_job, probabilities, undisturbed, write_best
 from tracking_cases import best_model, history, runs
 
 from pipeline import files, tracking
@@ -22,48 +21,16 @@ from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import training, workers
 from pipeline.images.checkpoints import Checkpoints
-from pipeline.images.job import Job
 from pipeline.tracking.sender import leftovers
-
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
 
 
 @pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-
-
-def undisturbed(job: Job) -> dict[str, torch.Tensor]:
-    threads = torch.get_num_threads()
-    position = workers.alone(job, lambda epoch: None)
-    torch.set_num_threads(threads)
-    return position.best_weights
+def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
-    cell = make_cell("mc_dropout", experiment={"epochs": 15, "milestones": [10]}, limits={"seeds": 1})
-    expected = undisturbed(make_job(cell, "undisturbed"))
-    write_best(cell)
-    job = make_job(cell)
-    checkpoints = Checkpoints(job.state)
-    disturb(way, checkpoints.paths, "train", cell.name, worker="RayTrainWorker")
-    if way != "worker killed":
-        assert not (cell.model / "training.json").exists()
-        state = "RUNNING" if way == "driver killed" else "KILLED"
-        assert tracked() == {"train mc_dropout": state, "train mc_dropout seed 0": state}
-        assert command("train", cell.name)[0] == 0
-    found = torch.load(cell.model / "seed-0" / "model.pt", weights_only=True)
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-    history = json.loads((cell.model / "seed-0" / "history.json").read_text())
-    assert [epoch["epoch"] for epoch in history] == list(range(1, 16))
-    assert tracked() == {"train mc_dropout": "FINISHED", "train mc_dropout seed 0": "FINISHED"}
-
-
-@pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_every_seed_is_trained_once_tracked_and_written() -> None:
     cell = make_cell("deterministic", experiment={"epochs": 2})
     write_best(cell)
@@ -157,6 +124,7 @@ def test_a_training_that_starts_anew_keeps_what_mlflow_has_not_got(monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow.db")
     monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
@@ -252,6 +220,7 @@ def test_every_node_that_is_lost_or_back_is_told_as_long_as_there_are_too_few(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MNVI_STORAGE", str(Path("storage").absolute()))
     Path("dvc.lock").write_text("tune")  # not written after the stage, so that its run goes on
@@ -273,24 +242,21 @@ def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_is_up")
 def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giving_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        greedy = {"workers": 3}
-        with pytest.raises(StudyError, match="3 workers need 3 CPU, but the cluster has 2 CPU"):
-            workers.affordable(make_cell(resources=greedy))
-        assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
-        assert workers.affordable(make_cell()) == (1, 2)
-        recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
-        monkeypatch.setattr(tracking.runs, "_SOON", 60.0)
-        cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
-        write_best(cell)
-        with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):
-            training.run(cell)
-        name = "train deterministic"
-        assert tracked()[name] == "FAILED"
-        assert sorted(tracked()[f"{name} seed {seed}"] for seed in range(2)) == ["FAILED", "KILLED"]  # the other one
-    finally:
-        ray.shutdown()
+    greedy = {"workers": 3}
+    with pytest.raises(StudyError, match="3 workers need 3 CPU, but the cluster has 2 CPU"):
+        workers.affordable(make_cell(resources=greedy))
+    assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
+    assert workers.affordable(make_cell()) == (1, 2)
+    recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
+    monkeypatch.setattr(tracking.runs, "_SOON", 60.0)
+    cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
+    write_best(cell)
+    with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):
+        training.run(cell)
+    name = "train deterministic"
+    assert tracked()[name] == "FAILED"
+    assert sorted(tracked()[f"{name} seed {seed}"] for seed in range(2)) == ["FAILED", "KILLED"]  # the other one

@@ -24,7 +24,7 @@ from pipeline.submission import follow, inside
 from pipeline.submission.package import packed
 from pipeline.submission.submit import _client, _fingerprint, _start
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs/cluster.md"
+DOCUMENTATION = Path(__file__).parents[3] / "docs/cluster.md"
 
 
 @pytest.fixture

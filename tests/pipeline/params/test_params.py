@@ -25,7 +25,7 @@ from pipeline.errors import StudyError
 from pipeline.params import consistency, reading, selecting, settings
 from pipeline.registry import images, methods, networks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
 STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
 THE_DEFAULT = (ROOT / "studies/default.yaml").read_text().splitlines()[0]  # a comment

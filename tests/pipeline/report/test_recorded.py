@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.report.writing import fill_readme
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 
 
 def test_the_readme_s_tables_are_those_of_the_recorded_scores(tmp_path):

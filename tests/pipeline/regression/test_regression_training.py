@@ -17,12 +17,6 @@ from pipeline.regression.predictions import judge
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def ray_is_up():
-    with cluster.connected():
-        yield
-
-
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     enter(tmp_path, monkeypatch)

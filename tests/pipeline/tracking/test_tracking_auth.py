@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_tracking_server import TRACKING, free_port, server
-from tracking_cases import Cell, client, folder, history, new_store  # noqa: F401
+from tracking_cases import Cell, client, history
 
 from pipeline import tracking
 from pipeline.tracking import identity
@@ -20,7 +20,7 @@ WORK = Path("work/results/tune")
 
 
 @pytest.fixture
-def asking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:  # noqa: F811
+def asking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an MLflow server with users."""
     (folder / "users.ini").write_text(
         "[mlflow]\ndefault_permission = NO_PERMISSIONS\ndatabase_uri = sqlite:///users.db\nadmin_username = admin\n"

@@ -15,7 +15,7 @@ import torch
 from mlflow.exceptions import MlflowException
 from test_tracking_server import free_port, server
 from torch import Tensor, nn
-from tracking_cases import Cell, Experiment, best_model, client, folder, new_store, runs  # noqa: F401
+from tracking_cases import Cell, Experiment, best_model, client, runs
 
 import mnvi
 from pipeline import tracking

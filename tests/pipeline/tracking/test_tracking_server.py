@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tracking_cases import Cell, client, folder, history, new_store, runs  # noqa: F401
+from tracking_cases import Cell, client, history, runs
 
 import mnvi
 from pipeline import tracking
 from pipeline.tracking import identity
 from pipeline.tracking.spool import Spool
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STATE = Path("work/results/tune/toy-mnvi")
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -171,7 +171,7 @@ def test_what_runs_of_other_settings_left_over_arrives_in_them_and_ends_them() -
 
 
 @pytest.mark.slow
-def test_the_command_sends_what_was_left_over(folder: Path) -> None:  # noqa: F811
+def test_the_command_sends_what_was_left_over(folder: Path) -> None:
     with tracking.run(Cell(), "tune", state=STATE) as run:
         run.metrics({"loss": 1.0}, 0)
     (STATE / "mlflow-sent.json").unlink()

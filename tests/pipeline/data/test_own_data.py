@@ -13,7 +13,7 @@ from commands import command
 from test_tables import layout, numbers
 from tiny_study import enter
 
-from pipeline import cluster, params
+from pipeline import params
 from pipeline.errors import StudyError
 from pipeline.params import selecting
 
@@ -74,13 +74,12 @@ def test_a_recipe_beside_an_experiment_of_that_name_is_refused(study: None) -> N
 
 
 @pytest.mark.slow
-def test_it_goes_through_all_stages_and_its_deviation_is_over_the_splits(study: None) -> None:
+def test_it_goes_through_all_stages_and_its_deviation_is_over_the_splits(ray_is_up: None, study: None) -> None:
     selecting.select("small", Path("params.yaml"), ["mine-mnvi"], None)
     assert command("prepare", "mine")[0] == 0
-    with cluster.connected():
-        for stage in ("tune", "train", "evaluate"):
-            status, said = command(stage, "mine-mnvi")
-            assert status == 0, said
+    for stage in ("tune", "train", "evaluate"):
+        status, said = command(stage, "mine-mnvi")
+        assert status == 0, said
     status, said = command("report")
     assert status == 0, said
     records = json.loads(Path("results/report/table1.json").read_text())

@@ -29,7 +29,7 @@ from tools.faults.outcome import Outcome, Run
 from tools.faults.server import Server
 from tools.ray_nodes import NotStarted
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAME = ("table", "train mnvi")
 RUN = Run(
     "FINISHED",
@@ -311,7 +311,7 @@ def test_after_an_unsound_study_the_nodes_are_started_anew_before_its_disk_is_co
     assert (tmp_path / "unsound-1").is_dir()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_regression_study_gets_over_seven_kinds_of_faults(tmp_path: Path) -> None:
     """The short form of `make faults`. A cut takes half a minute to be noticed; a raylet takes its node with it."""
     try:

@@ -16,7 +16,7 @@ import torch
 import yaml
 from tiny_study import cell as tiny_cell
 from tiny_study import enter, make_table
-from tracking_cases import Cell, client, folder, new_store  # noqa: F401
+from tracking_cases import Cell, client
 
 import mnvi
 from pipeline import files, params, tracking
@@ -118,7 +118,7 @@ def test_settings(tmp_path: Path, mark: Path) -> None:
 
 
 @pytest.fixture
-def logged(folder: Path) -> Path:  # noqa: F811
+def logged(folder: Path) -> Path:
     """The folder of a model as MLflow keeps it."""
     with tracking.run(Cell(), "evaluate", state=folder / "work") as run:
         tracking.model(run, mnvi.methods.build("mnvi", mnvi.models.mlp(3, 5)), Cell(), torch.randn(2, 3))
@@ -138,7 +138,7 @@ def test_models_in_mlflow(logged: Path, mark: Path) -> None:
     assert not mark.exists()
 
 
-def test_models_on_their_way_to_mlflow(folder: Path, logged: Path, mark: Path) -> None:  # noqa: F811
+def test_models_on_their_way_to_mlflow(folder: Path, logged: Path, mark: Path) -> None:
     (saved,) = (folder / "work").glob("model-*")
     shutil.copytree(saved, folder / "saved")
     zipped(folder / "saved" / "example.pt", Attack(mark))

@@ -132,7 +132,7 @@ def test_the_next_container_knows_what_the_one_before_has_run(containers: list[P
     assert (tmp_path / "volumes/work/dvc.lock").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_submitted_make_study_ends_well_and_the_next_container_has_nothing_to_do(
     containers: list[Path], tmp_path: Path
 ) -> None:

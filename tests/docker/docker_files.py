@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 SECRET = re.compile(r"PASSWORD|TOKEN$|SECRET|ACCESS_KEY")

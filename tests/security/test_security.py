@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCE = sorted(
     path for folder in ("mnvi", "pipeline", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 )

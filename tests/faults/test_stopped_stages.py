@@ -1,44 +1,35 @@
 """Stages that are killed or interrupted: the same command goes on, in the same MLflow run, and ends the same.
 
-Preparing is stopped in test_prepare.py, training in test_images_training.py and test_resume_regression.py, a search of
-images in test_images_search.py.
+Preparing is stopped in tests/pipeline/test_prepare.py, the search and the training of images in
+test_stopped_images.py, the training of tables in test_resume_regression.py.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 import report_study
-from commands import WAYS, command, disturb, one_cpu, tracked
-from test_images_evaluation import trained
+from commands import WAYS, command, disturb, one_cpu, tracked, ways
+from image_study import trained
 from tiny_study import cell as tiny_cell
 from tiny_study import make_study
-from tracking_cases import new_store  # noqa: F401
 
 from pipeline import files, searching
 from pipeline.regression import folds, search
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("folder")]
 
 OF_THE_DRIVER = WAYS[:2]
 WHILE_STOPPED = {"driver killed": "RUNNING", "driver interrupted": "KILLED"}  # nobody is left to say the former
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(new_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copy(new_store, tmp_path / "mlflow.db")
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("way", OF_THE_DRIVER)
+@pytest.mark.parametrize("way", ways("driver interrupted", OF_THE_DRIVER))
 def test_an_evaluation_goes_on_from_the_seeds_it_had_done(way: str) -> None:
     cell = trained("mnvi", seeds=4)
     state = cell.state("evaluate")
@@ -64,7 +55,7 @@ def test_an_evaluation_goes_on_from_the_seeds_it_had_done(way: str) -> None:
     assert after == undisturbed
 
 
-@pytest.mark.parametrize("way", OF_THE_DRIVER)
+@pytest.mark.parametrize("way", ways("driver killed", OF_THE_DRIVER))
 def test_a_report_that_was_cut_off_leaves_the_one_before_and_is_made_anew(way: str) -> None:
     settings = report_study.write_params(["boston-mnvi", "lenet-mnist-mnvi"])
     report_study.write_results(settings)
@@ -86,8 +77,8 @@ def test_a_report_that_was_cut_off_leaves_the_one_before_and_is_made_anew(way: s
 RATES = [0.05, 0.01, 0.001]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(way: str) -> None:
+@pytest.mark.parametrize("way", ways("driver killed"))
+def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(ray_is_up: None, way: str) -> None:
     make_study(Path.cwd(), grid={"learning_rate": RATES})
     cell = tiny_cell("mnvi")
 

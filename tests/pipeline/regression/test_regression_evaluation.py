@@ -149,7 +149,7 @@ def test_kappa_is_scaled_by_the_rows_of_the_training_fold():
 
 
 def test_a_cell_without_data_has_all_the_files_that_dvc_expects():
-    stage = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())["stages"]["evaluate"]["do"]
+    stage = yaml.safe_load((Path(__file__).parents[3] / "dvc.yaml").read_text())["stages"]["evaluate"]["do"]
     missing.evaluate(one := cell("mnvi"), "no source has them")
     for output in [*stage["outs"], *stage["metrics"]]:
         (place,) = output

@@ -16,7 +16,7 @@ from pipeline.report import page
 from pipeline.report.drawing import Drawing, Drawn
 from pipeline.report.provenance import DataSource
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MARKUP = """</code><script>alert(1)</script><img src=x onerror='alert(2)'>" onload="alert(3)"""
 
 

@@ -1,0 +1,122 @@
+"""Stages that are sent to a cluster of this machine, watched while they run, and repeated without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import IO, Any
+
+import pytest
+
+from tools.ray_nodes import Nodes
+
+# A server of MLflow that is away: what would be told to it is kept, and nobody waits.
+AWAY = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "MNVI_TRACKING_WAIT": "0"}
+PATIENCE = 900.0  # seconds for one command: the machine may be busy
+MNVI = {"mnvi": {"hyperparameters": {"kappa_over_n": 1.0e-6, "prior_variance": 1.0e-3}}}
+
+
+def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with nothing in the environment that names a cluster."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("RAY_ADDRESS", "MNVI_STORAGE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+class Remotely:
+    """A study whose stages are sent to the cluster."""
+
+    def __init__(self, nodes: Nodes, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self.storage = folder / "storage"
+        self.environment = {
+            **nodes.environment,
+            "RAY_ADDRESS": nodes.http,
+            "MNVI_STORAGE": str(self.storage),
+            **AWAY,
+            **variables,
+        }
+
+    def start(self, stage: str, cell: str = "lenet") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", f"pipeline.{stage}", cell],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, stage: str, cell: str = "lenet") -> tuple[int, str]:
+        process = self.start(stage, cell)
+        said = process.communicate(timeout=PATIENCE)[1]
+        return process.returncode, said
+
+
+def locally(stage: str, folder: Path) -> None:
+    """The same stage with a private Ray."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MNVI_"))}
+    command = [sys.executable, "-W", "ignore", "-m", f"pipeline.{stage}", "lenet"]
+    subprocess.run(command, cwd=folder, env=environment | AWAY, timeout=PATIENCE, check=True)
+
+
+def copy_of(study: Path) -> Path:
+    """Without what a stage has made or could go on from."""
+    copy = study.with_name("local")
+    shutil.copytree(study, copy, ignore=shutil.ignore_patterns("storage", "work", "models"))
+    return copy
+
+
+def without_times(values: Any) -> Any:
+    if isinstance(values, list):
+        return [without_times(value) for value in values]
+    return {key: value for key, value in values.items() if key != "seconds"}
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@contextmanager
+def in_time(process: subprocess.Popen[str]) -> Iterator[IO[str]]:
+    """What it says, while it is read; it is killed if that takes too long."""
+    assert process.stderr is not None
+    too_late = Timer(PATIENCE, process.kill)
+    too_late.start()
+    try:
+        yield process.stderr
+    finally:
+        too_late.cancel()
+
+
+def line_with(words: str, process: subprocess.Popen[str]) -> str:
+    """The next line with these words that it says."""
+    before = []
+    with in_time(process) as said:
+        for line in said:
+            if words in line:
+                return line
+            before.append(line)
+    raise AssertionError(f"it did not say {words!r}, but {''.join(before)}")
+
+
+def rest_of(process: subprocess.Popen[str], status: int = 0) -> str:
+    """What it says after that, until it ends with this status."""
+    with in_time(process) as said, said:
+        rest = said.read()
+    assert process.wait(PATIENCE) == status, rest
+    return rest
