@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import ray
 import yaml
-from commands import tracked, tracked_parameters
+from commands import command, tracked, tracked_parameters
 from image_study import make_cell, searched
 from ray.util import placement_group_table
 from tracking_cases import client, leave_unsent, runs

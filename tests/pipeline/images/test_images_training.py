@@ -21,6 +21,7 @@ from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import training, workers
 from pipeline.images.checkpoints import Checkpoints
+from pipeline.images.job import Job
 from pipeline.tracking.sender import leftovers
 
 
