@@ -6,7 +6,9 @@ import statistics
 from typing import Any
 
 import torch
+from torch import Tensor
 
+import mnvi
 from pipeline import files, missing, tracking
 from pipeline.console import progress, say
 from pipeline.data import ImageSet, load_images
@@ -51,6 +53,16 @@ def run(cell: Cell) -> None:
         tracked.metrics(flat, step=0)
         for path in (cell.evaluate / "scores.json", cell.plots / "curves.json", cell.plots / "extremes.png"):
             tracked.artifact(path)
+
+
+def auroc(test: Predictions, foreign: Predictions) -> Tensor:
+    """How well predictive entropy tells foreign images from test images."""
+    return mnvi.metrics.auroc(test.total, foreign.total)
+
+
+def auroc_epistemic(test: Predictions, foreign: Predictions) -> Tensor | None:
+    """Likewise by epistemic uncertainty; None for a network that has none."""
+    return mnvi.metrics.auroc(test.epistemic, foreign.epistemic) if bool(test.epistemic.any()) else None
 
 
 def metrics(test: Predictions, others: dict[str, Predictions]) -> dict[str, float]:

@@ -37,16 +37,6 @@ class Predictions:
         return asdict(self)
 
 
-def auroc(test: Predictions, foreign: Predictions) -> Tensor:
-    """How well predictive entropy tells foreign images from test images."""
-    return mnvi.metrics.auroc(test.total, foreign.total)
-
-
-def auroc_epistemic(test: Predictions, foreign: Predictions) -> Tensor | None:
-    """Likewise by epistemic uncertainty; None for a network that has none."""
-    return mnvi.metrics.auroc(test.epistemic, foreign.epistemic) if bool(test.epistemic.any()) else None
-
-
 @torch.inference_mode()
 def predict(
     net: nn.Module, images: ImageSet, rows: Tensor, transform: Transform, device: torch.device, seed: int

@@ -102,7 +102,7 @@ METRICS = Registry(
         Metric(
             "auroc",
             "classification",
-            "pipeline.images.predictions:auroc",
+            "pipeline.images.evaluation:auroc",
             foreign=True,
             label="AUROC against {data}",
             better=HIGHER,
@@ -110,7 +110,7 @@ METRICS = Registry(
         Metric(
             "auroc_epistemic",
             "classification",
-            "pipeline.images.predictions:auroc_epistemic",
+            "pipeline.images.evaluation:auroc_epistemic",
             foreign=True,
             label="AUROC against {data} by epistemic uncertainty",
             better=HIGHER,
