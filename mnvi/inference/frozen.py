@@ -1,4 +1,4 @@
-"""Layers for inference only: they compute once what does not depend on the input, and absorb a batch norm."""
+"""Posteriors for inference only: they compute once what does not depend on the input."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mnvi.layers.base import BayesianLayer
-from mnvi.layers.convolution import geometry
 from mnvi.moments.affine import Affine
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
@@ -146,6 +145,11 @@ def can_be_frozen(layer: BayesianLayer) -> bool:
     return _frozen(_learnt(layer)) is not None
 
 
+def is_frozen(layer: BayesianLayer) -> bool:
+    """Whether the posterior is one of those here already."""
+    return isinstance(_learnt(layer), FrozenPosterior)
+
+
 def _frozen(posterior: Posterior) -> type[FrozenPosterior] | None:
     if type(posterior) in _FROZEN:
         return _FROZEN[type(posterior)]
@@ -156,15 +160,12 @@ def _learnt(layer: BayesianLayer) -> Posterior:
     return layer.posterior.posterior if isinstance(layer.posterior, Sampled) else layer.posterior
 
 
-def freeze(layer: nn.Module, norm: Any = None) -> None:
-    r"""Replace, in place, a layer's posterior by its counterpart for inference, and let the layer absorb a batch norm.
-
-    With :math:`s = \gamma/\sqrt{\text{running var} + \epsilon}` weights become :math:`sM`, biases
-    :math:`s(b - \text{running mean}) + \beta`, and the variances of both are multiplied by :math:`s^2`.
+def freeze(layer: BayesianLayer, gain: Tensor | None = None) -> None:
+    """Replace, in place, a layer's posterior by its counterpart for inference.
 
     Args:
-        layer: its posterior's parameters are removed; ``weight`` and ``bias`` stay. It may be deterministic.
-        norm: the batch norm that follows the layer, in evaluation mode.
+        layer: loses its posterior's parameters; ``weight`` and ``bias`` stay.
+        gain: factor for the variances of weights and biases, one per output unit; None for 1.
 
     Example:
         >>> import torch, mnvi
@@ -173,12 +174,6 @@ def freeze(layer: nn.Module, norm: Any = None) -> None:
         >>> list(layer.state_dict())
         ['weight', 'bias', 'noise', 'second_moment']
     """
-    gain = None if norm is None else _take_in(layer, norm)
-    if isinstance(layer, BayesianLayer):
-        _freeze(layer, gain)
-
-
-def _freeze(layer: BayesianLayer, gain: Tensor | None) -> None:
     kind = _frozen(_learnt(layer))
     assert kind is not None
     frozen = kind()
@@ -191,20 +186,3 @@ def _freeze(layer: BayesianLayer, gain: Tensor | None) -> None:
     for name, constant in constants.items():
         layer.register_buffer(name, None if constant is None else constant.to(widened(layer.weight).dtype).clone())
     layer.posterior = Sampled(frozen) if isinstance(layer.posterior, Sampled) else frozen
-
-
-def _take_in(layer: Any, norm: Any) -> Tensor:
-    """Scale and shift the layer's output as the batch norm does, in float64; returns the squared scale."""
-    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
-    if norm.weight is not None:
-        scale = scale * norm.weight.double()
-    bias = -norm.running_mean.double() if layer.bias is None else layer.bias.double() - norm.running_mean.double()
-    bias = bias * scale
-    if norm.bias is not None:
-        bias = bias + norm.bias.double()
-    weight = layer.weight
-    per_output = geometry(layer).along_outputs(scale, weight)
-    # new parameters: the old ones may be tied to another layer's
-    layer.weight = nn.Parameter((weight.double() * per_output).to(weight.dtype), requires_grad=False)
-    layer.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
-    return scale.square()

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from mnvi.conversion.copying import copied
-from mnvi.inference.folding import take_out_batch_norms
-from mnvi.inference.frozen import can_be_frozen, freeze
-from mnvi.layers.base import BayesianLayer, bayesian_layers
+from mnvi.inference.folding import fold_batch_norms
+from mnvi.inference.frozen import can_be_frozen, freeze, is_frozen
+from mnvi.layers.base import bayesian_layers
 from mnvi.moments._torch import plain_call, set_compiled_call
 
 logger = logging.getLogger("mnvi")
@@ -52,13 +52,13 @@ def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_las
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize_for_inference: model must be a torch.nn.Module, got {type(model).__name__}")
     fast = copied("optimize_for_inference", uncompiled(model)).eval().requires_grad_(False)
-    norms = take_out_batch_norms(fast)
-    for layer in dict.fromkeys([*norms, *bayesian_layers(fast)]):
-        if not isinstance(layer, BayesianLayer) or can_be_frozen(layer):
-            freeze(layer, norms.get(layer))
-        else:
+    fold_batch_norms(fast)
+    for layer in bayesian_layers(fast):
+        if can_be_frozen(layer):
+            freeze(layer)
+        elif not is_frozen(layer):
             logger.warning(
-                "a layer keeps its posterior %s unchanged: the posterior overrides moments()", layer.posterior
+                "a layer keeps its posterior %s as it is: the posterior overrides Posterior.moments", layer.posterior
             )
     if compile if channels_last is None else channels_last:
         _put_channels_last(fast)

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments._torch import values_can_be_read
+from mnvi.moments.activations.relu import relu as relu_moments
 from mnvi.moments.precision import full_precision, widened
-from mnvi.moments.relu import relu as relu_moments
 
 _SMALLEST_VARIANCE = 1e-30  # keeps means over standard deviations finite in float32
 _LARGEST_RATIO = 30.0  # beyond it Φ is 0 or 1 and φ is 0 in every dtype

@@ -12,8 +12,8 @@ from torch import Tensor
 from mnvi.elbo import ELBO, Objective
 from mnvi.methods.montecarlo import MonteCarlo
 from mnvi.replicas.alike import described
-from mnvi.replicas.blocks import Block, Data, Recordings, Start, State, saved_tensors, tensors_of
 from mnvi.replicas.recipe import Recipe
+from mnvi.replicas.step import Block, Data, Recordings, Start, State, saved_tensors, tensors_of
 
 _FEW = 4  # for fewer replicas, stepping together does not pay
 CACHE = 8 << 20  # bytes; as many replicas step together as keep a step's memory at about this size

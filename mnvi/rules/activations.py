@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import elu as elu_moments
-from mnvi.moments import gelu as gelu_moments
-from mnvi.moments import logistic, piecewise, rectifiers, transcendental
 from mnvi.moments._torch import let_dynamo_dispatch
-from mnvi.moments.hardswish import hardswish as hardswish_moments
+from mnvi.moments.activations import elu as elu_moments
+from mnvi.moments.activations import gelu as gelu_moments
+from mnvi.moments.activations import logistic, piecewise, rectifiers, transcendental
+from mnvi.moments.activations.hardswish import hardswish as hardswish_moments
+from mnvi.moments.activations.relu import relu as relu_moments
+from mnvi.moments.activations.softsign import softsign as softsign_moments
 from mnvi.moments.precision import widened
 from mnvi.moments.quadrature import taylor_moments
-from mnvi.moments.relu import relu as relu_moments
-from mnvi.moments.softsign import softsign as softsign_moments
 from mnvi.rules.elementwise import elementwise
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, NoRuleError, every

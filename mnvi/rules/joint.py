@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mnvi._validation import check_number
 from mnvi.moments import joint
+from mnvi.moments.activations.relu import relu as relu_moments
 from mnvi.moments.precision import widened
-from mnvi.moments.relu import relu as relu_moments
 from mnvi.rules.options import current
 from mnvi.rules.table import JOINT_RULES, every
 from mnvi.values.base import refuse_complex

@@ -14,7 +14,7 @@ from torch import nn
 
 import mnvi
 from mnvi import replicas
-from mnvi.replicas import blocks, training
+from mnvi.replicas import step, training
 from mnvi.replicas.recording import Recording
 
 SEEDS = [5, 6, 7]
@@ -236,7 +236,7 @@ def test_what_one_step_touches_does_not_grow_with_the_number_of_replicas(count, 
             super().__init__(*args, **kwargs)
             touched.append(self.working_set())
 
-    monkeypatch.setattr(blocks, "Recording", Measured)
+    monkeypatch.setattr(step, "Recording", Measured)
     monkeypatch.setattr(training, "CACHE", largest)
     build, sizes = builder(lambda: nn.Linear(FEATURES, 2)), set()
     recipe = dataclasses.replace(RECIPE, epochs=1, batch_size=50)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from mnvi.moments._torch import is_wrapped
+from mnvi.moments.activations.relu import formula
 from mnvi.moments.differentiation import first_order
 from mnvi.moments.lean import in_memory_order
 from mnvi.moments.normal import INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF
-from mnvi.moments.relu import formula
 
 _BLOCK = 1 << 16  # elements; a few arrays of this size stay in the cache
 _BLOCKED_FROM = 1 << 18
