@@ -1,1 +1,1 @@
-"""Moments of activation functions: a file for each family, and a room for the ReLU, which has several implementations."""
+"""Moments of activation functions: a file for each family; the ReLU, which has several implementations, has a room."""
