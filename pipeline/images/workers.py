@@ -176,8 +176,10 @@ def _work(config: dict[str, Any]) -> None:
     try:
         loop.run(job, group, _Report(job, group), should_stop=_told_to_stop(job))
     except StudyError as error:
-        storage.write_json(job.state / STOPPED, {"error": str(error), "diverged": isinstance(error, Diverged)})
-        raise
+        diverged = isinstance(error, Diverged)
+        storage.write_json(job.state / STOPPED, {"error": str(error), "diverged": diverged})
+        if not diverged:  # which all workers see at the same step: they end together, and Ray starts none of them again
+            raise
 
 
 def _told_to_stop(job: Job) -> Callable[[], bool]:

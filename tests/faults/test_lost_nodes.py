@@ -141,7 +141,7 @@ EPOCHS = 100  # so many that trials are under way on both nodes at a time
 
 
 @pytest.mark.soak
-def test_a_search_survives_the_loss_of_a_node(losable: Nodes, study: Path) -> None:
+def test_a_search_survives_the_loss_of_a_node(ray_is_up: None, losable: Nodes, study: Path) -> None:
     cell = searched([1.0e-3, 1.0e-4, 1.0e-5], num_workers=1, epochs=EPOCHS)
     remotely = Remotely(losable, study)
     process = remotely.start("tune")

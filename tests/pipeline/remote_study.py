@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from threading import Timer
 from typing import IO, Any
 
 import pytest
+from commands import command
 
 from tools.ray_nodes import Nodes
 
@@ -64,10 +64,13 @@ class Remotely:
 
 
 def locally(stage: str, folder: Path) -> None:
-    """The same stage with a private Ray."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MNVI_"))}
-    command = [sys.executable, "-W", "ignore", "-m", f"pipeline.{stage}", "lenet"]
-    subprocess.run(command, cwd=folder, env=environment | AWAY, timeout=PATIENCE, check=True)
+    """The same stage in this process, with the Ray that is up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, value in AWAY.items():
+            patch.setenv(name, value)
+        code, said = command(stage, "lenet")
+    assert code == 0, said
 
 
 def copy_of(study: Path) -> Path:

@@ -13,7 +13,7 @@ import boto3
 
 from tools.ray_nodes import free_port
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 300.0  # seconds
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _wait(endpoint: str, server: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            urllib.request.urlopen(f"{endpoint}/moto-api/data.json", timeout=5).close()
+            urllib.request.urlopen(f"{endpoint}/moto-api/data.json", timeout=30).close()
             return
         except OSError:
             if server.poll() is not None or time.monotonic() > until:

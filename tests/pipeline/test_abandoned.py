@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from commands import PATIENCE
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 
 from pipeline import abandoned
@@ -26,7 +27,7 @@ def cluster(ray_is_down: None) -> Iterator[None]:
 class Maker:
     def make(self) -> PlacementGroup:
         group = placement_group([{"CPU": 1}])
-        group.wait(60)
+        group.wait(PATIENCE)
         return group
 
 
@@ -35,7 +36,7 @@ def state(group: PlacementGroup) -> str:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.1)

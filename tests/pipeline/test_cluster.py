@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from commands import PATIENCE
 
 from pipeline import cluster, console, private_ray
 from pipeline.errors import StudyError
@@ -62,7 +63,7 @@ def test_a_stage_that_is_terminated_while_it_waits_for_ray_ends_in_order(monkeyp
         )
         assert stage.stdout is not None and stage.stdout.readline() == "ready\n"
         stage.terminate()
-        out, err = stage.communicate(timeout=120)
+        out, err = stage.communicate(timeout=PATIENCE)
         assert (stage.returncode, out) == (console.INTERRUPTED, "in order\n"), err
         assert "terminated; the same command goes on" in err and "SIGTERM" not in err
         assert os.listdir(folder) == []
@@ -110,7 +111,7 @@ def test_ray_that_does_not_come_up_at_once_is_started_again_without_what_it_left
     monkeypatch.setattr(ray, "init", init)
     with cluster.connected():
         assert ray.is_initialized()
-        assert left[0].wait(10) == -signal.SIGKILL
+        assert left[0].wait(PATIENCE) == -signal.SIGKILL
     assert "Ray did not start (The current node timed out during startup.); once more" in capfd.readouterr().err
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 CELLS = ("boston-mnvi", "boston-mc_dropout", "lenet-mnist-mnvi")
@@ -109,13 +110,13 @@ class Project:
         path.write_text(f"{whole}Path('started').touch()\nimport time\ntime.sleep(600)\n")
         command = ["dvc", "repro", "--force", "--single-item", stage]
         running = subprocess.Popen(command, cwd=self.folder, env=self.environment, start_new_session=True)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + PATIENCE
         while running.poll() is None and not started.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(running.pid, how)
         path.write_text(whole)
         self.write("pipeline/regression/folds.py", f"AFTER = '{how.name}'\n")  # or DVC would look into its cache
-        assert running.wait(100) != 0
+        assert running.wait(PATIENCE) != 0
         assert started.exists(), f"{stage} had not begun"
         started.unlink()
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from commands import PATIENCE
 from PIL import Image
 
 from pipeline import missing
@@ -44,7 +45,7 @@ def environment() -> dict[str, str]:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), cwd=folder, env=environment(), capture_output=True, text=True, timeout=100
+        command(*arguments), cwd=folder, env=environment(), capture_output=True, text=True, timeout=PATIENCE
     )
 
 
@@ -154,7 +155,7 @@ def test_stopped_while_decoding_it_goes_on_from_there(tmp_path: Path, how: signa
     while process.poll() is None and not note.exists():
         time.sleep(0.001)
     process.send_signal(how)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == {signal.SIGKILL: -9, signal.SIGINT: 130}[how]
     assert not (tmp_path / "data/stopped").exists()
     again = run(tmp_path, "stopped")

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from commands import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 # Ray reads much of its environment when it is imported, hence a process of its own, as stages are.
@@ -58,7 +59,7 @@ def stage() -> Iterator[dict[str, Any]]:
     assert process.stdin is not None and process.stdout is not None
     said = json.loads(process.stdout.readline())
     yield {**said, "process": psutil.Process(process.pid)}
-    afterwards, _ = process.communicate("\n", timeout=120)
+    afterwards, _ = process.communicate("\n", timeout=PATIENCE)
     assert (process.returncode, afterwards) == (0, "None\n"), "the token outlives its Ray"
     assert not Path(said["session"]).parents[1].exists(), "the logs outlive their Ray"
 
@@ -81,7 +82,7 @@ def test_only_who_has_the_token_is_let_in(stage: dict[str, Any]) -> None:
         )
         for name, variables in tokens.items()
     }
-    said = {name: client.communicate(timeout=120) for name, client in clients.items()}
+    said = {name: client.communicate(timeout=PATIENCE) for name, client in clients.items()}
     assert said["right"][0].startswith("let in"), said["right"][1]
     for name in ("none", "wrong"):
         assert "Authentication token is missing or incorrect" in said[name][1]
@@ -111,7 +112,7 @@ def test_the_agents_of_the_node_ask_for_the_token_too(stage: dict[str, Any]) -> 
     (file,) = Path(stage["session"]).glob("runtime_env_agent_port_*")
     url = f"http://127.0.0.1:{file.read_text()}/get_or_create_runtime_env"
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=60)
+        urllib.request.urlopen(urllib.request.Request(url, data=b""), timeout=PATIENCE)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import ray
 import yaml
-from commands import command, tracked, tracked_parameters
+from commands import PATIENCE, command, tracked, tracked_parameters
 from image_study import make_cell, searched
 from ray.util import placement_group_table
 from tracking_cases import client, leave_unsent, runs
@@ -72,7 +72,7 @@ def test_a_trial_that_ended_while_nobody_watched_is_shown_with_its_epochs() -> N
 
 def test_a_search_whose_runs_were_deleted_shows_its_trials_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{Path.cwd()}/mlflow.db")
-    monkeypatch.setattr(tracking.runs, "_FIRST_ANSWER", 60.0)
+    monkeypatch.setattr(tracking.runs, "_FIRST_ANSWER", PATIENCE)
     cell = searched([1e-3])
     (point,) = cell.grid_points()
     record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": []}
@@ -103,7 +103,7 @@ def test_trials_of_other_settings_are_set_aside_and_what_mlflow_has_not_got_stay
 
 def assert_nothing_is_left() -> None:
     """No placement group, and all CPUs free; Ray takes a moment to say so."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while ray.available_resources().get("CPU", 0) < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
     assert ray.available_resources().get("CPU") == 2

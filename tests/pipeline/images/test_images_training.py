@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import ray
 import torch
-from commands import tracked, tracked_parameters
+from commands import PATIENCE, tracked, tracked_parameters
 from image_study import make_cell, make_job, probabilities, undisturbed, write_best
 from tracking_cases import best_model, history, runs
 
@@ -253,7 +253,7 @@ def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giv
     assert workers.affordable(make_cell(resources={**greedy, "allow_fewer_workers": True})) == (2, 1)
     assert workers.affordable(make_cell()) == (1, 2)
     recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
-    monkeypatch.setattr(tracking.runs, "_SOON", 60.0)
+    monkeypatch.setattr(tracking.runs, "_SOON", PATIENCE)
     cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
     write_best(cell)
     with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):

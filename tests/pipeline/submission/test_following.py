@@ -20,6 +20,7 @@ from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from commands import PATIENCE
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus
 
@@ -196,7 +197,7 @@ def test_ctrl_c_at_a_terminal_asks_what_to_do(keys: str, said: str) -> None:
         assert "job: [s]top it, or [d]etach" in read_until(ours, "let it go on? ")
         os.write(ours, keys.encode())
         shown = read_until(ours, "the same command goes on from here")
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
         process.wait()

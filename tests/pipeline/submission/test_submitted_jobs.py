@@ -69,7 +69,7 @@ def stop_job(nodes: Nodes, *arguments: str) -> None:
 
 @pytest.mark.slow
 def test_training_through_s3_gives_the_metrics_of_a_local_one(
-    nodes: Nodes, s3: tuple[str, dict[str, str]], study: Path
+    ray_is_up: None, nodes: Nodes, s3: tuple[str, dict[str, str]], study: Path
 ) -> None:
     cell = make_cell(
         experiment={"epochs": 2, "seeds": 1, "methods": MNVI}, resources={"workers": 2}, limits={"seeds": None}
@@ -93,7 +93,7 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
     assert trained(study) == trained(local)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nodes: Nodes, study: Path) -> None:
     endless = {"epochs": 5000, "milestones": [], "seeds": 1, "methods": MNVI}
     cell = make_cell(experiment=endless, limits={"seeds": None})

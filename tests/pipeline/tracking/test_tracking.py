@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from commands import PATIENCE
 from tracking_cases import Cell, client, history, runs
 
 from pipeline import tracking
@@ -137,7 +138,7 @@ def test_a_run_that_was_killed_outright_goes_on() -> None:
         "from pipeline import tracking\n"
         f"with tracking.run(Cell(), 'tune', state={str(STATE)!r}) as run:\n"
         "    run.metrics({'loss': 3.0}, step=0)\n"
-        "    run.flush(30)\n"
+        "    run.flush(300)\n"
         "    run.metrics({'loss': 2.0}, step=1)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -245,7 +246,7 @@ def test_a_disk_without_room_does_not_end_the_measuring(monkeypatch: pytest.Monk
         measured.set()
 
     with system.measuring(Mock(metrics=metrics), time.time()):
-        assert measured.wait(60)
+        assert measured.wait(PATIENCE)
 
 
 def test_a_run_deleted_in_the_store_is_made_anew_with_its_whole_history(capsys: pytest.CaptureFixture[str]) -> None:

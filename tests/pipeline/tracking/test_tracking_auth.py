@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE
 from test_tracking_server import TRACKING, free_port, server
 from tracking_cases import Cell, client, history
 
@@ -34,7 +35,7 @@ def asking(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         monkeypatch.delenv("MLFLOW_AUTH_ADMIN_PASSWORD")
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
-        monkeypatch.setenv("MNVI_TRACKING_WAIT", "60")
+        monkeypatch.setenv("MNVI_TRACKING_WAIT", f"{PATIENCE}")
         yield f"127.0.0.1:{port}"
 
 
@@ -66,14 +67,14 @@ def test_a_server_with_a_password(
 
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
     monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
-    monkeypatch.setenv("MNVI_TRACKING_WAIT", "60")
+    monkeypatch.setenv("MNVI_TRACKING_WAIT", f"{PATIENCE}")
     address = f"http://admin:{RIGHT.replace(' ', '%20')}@{asking}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     with pytest.raises(ValueError, match="odd"), tracking.run(Cell(), "tune", state=WORK / "address") as run:
         run.params({"tracking": {"uri": address}})
         run.metrics({"loss": 3.0}, 0)
         raise ValueError(f"odd: {address}")
-    deadline = time.monotonic() + 60  # a run that fails leaves soon, and its thread may still be sending
+    deadline = time.monotonic() + PATIENCE  # a run that fails leaves soon, and its thread may still be sending
     while identity.pending(WORK / "address") and time.monotonic() < deadline:
         tracking.send(Path("work"))
     assert history(run.id, "loss") == [(0, 3.0)]

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from commands import PATIENCE
 from mlflow.exceptions import MlflowException
 from test_tracking_server import free_port, server
 from torch import Tensor, nn
@@ -135,7 +136,7 @@ def test_a_model_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
             json.dumps({"inputs": images.tolist()}).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             served = json.load(response)["predictions"]
     assert set(served) == {"probs", "label", "entropy", "aleatoric", "epistemic"}
     np.testing.assert_allclose(served["probs"], answer["probs"], rtol=1e-5)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from commands import PATIENCE
 from tracking_cases import Cell, client, history, runs
 
 import mnvi
@@ -52,16 +54,17 @@ def test_an_attempt_that_finds_nothing_of_a_killed_one_goes_on_in_its_run(
 
 
 def test_a_store_that_made_a_run_but_did_not_answer_makes_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = identity._create
+    asked, made = identity._create, threading.Event()
 
     def unheard(*arguments: Any) -> str:
         asked(*arguments)
+        made.set()
         raise ConnectionError("the line went dead")
 
     monkeypatch.setattr(identity, "_create", unheard)
     with tracking.run(Cell(), "train", state=STATE) as run:
         run.metrics({"loss": 1.0}, 0)
-        assert not run.flush(5)
+        assert made.wait(PATIENCE) and not run.flush(0)
         monkeypatch.setattr(identity, "_create", asked)
     assert tracking.send(Path("work")) == []
     assert [run.info.status for run in runs()] == ["FINISHED"]
@@ -81,7 +84,7 @@ def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
     monkeypatch.chdir(folder / "job")
     with tracking.run(Cell(), "evaluate", state=STATE) as parent:
         parent.metrics({"loss": 1.0}, 0)
-        assert parent.flush(60)
+        assert parent.flush(PATIENCE)
         with monkeypatch.context() as patch:
             patch.setattr(sender.Courier, "deliver", away)
             with tracking.run(Cell(), "evaluate", child="seed 0", parent=parent, state=STATE / "seed-0") as child:

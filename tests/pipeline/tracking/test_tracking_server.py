@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import PATIENCE
 from tracking_cases import Cell, client, history, runs
 
 import mnvi
@@ -47,10 +48,10 @@ def server(port: int, *command: str, path: str = "/health") -> Iterator[subproce
             env=environment,
         )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=1).close()
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30).close()
                 break
             except OSError:
                 assert process.poll() is None and time.monotonic() < deadline, Path("server.log").read_text()
@@ -89,7 +90,7 @@ def test_metrics_survive_a_server_that_is_killed(
         ):
             for step in range(50):
                 child.metrics({"loss": 1.0 / (step + 1)}, step)
-            assert child.flush(60)
+            assert child.flush(PATIENCE)
             assert len(history(child.id, "loss")) == 50
         began = time.monotonic()
         with tracking.run(Cell(), "tune", child="1", parent=parent, state=STATE / "1") as other:
@@ -103,7 +104,7 @@ def test_metrics_survive_a_server_that_is_killed(
         assert time.monotonic() - began < 20
         assert "they are kept in work" in capfd.readouterr().err
         with server(port, *TRACKING):
-            assert parent.flush(60)
+            assert parent.flush(PATIENCE)
             assert tracking.send(Path("work")) == []
             assert [file.path for file in client().list_artifacts(parent.id)] == ["note.txt"]
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
@@ -194,7 +195,7 @@ def test_processes_that_open_a_new_store_at_once_do_not_disturb_each_other(tmp_p
     command = [sys.executable, "-c", "from pipeline import tracking; tracking.prepare()"]
     processes = [subprocess.Popen(command, cwd=empty, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
     for process in processes:
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate(timeout=PATIENCE)
         assert (process.returncode, complaint) == (0, b"")
     assert (empty / "mlflow.db").exists()
 
