@@ -73,7 +73,7 @@ def _difference(key: str, before: Any, now: Any) -> str:
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
+    if not isinstance(value, dict):
         return {key: value}
     separator = "/" if key == "code" else "."
     return {

@@ -13,6 +13,7 @@ import torch
 from pipeline.images.job import Data, Job
 from pipeline.params import Cell
 from pipeline.params.reading import Params, parse, read
+from pipeline.params.selecting import expanded
 
 PROJECT = Path(__file__).parent.parent.parent
 RESULTS = PROJECT / "benchmarks" / "results"
@@ -20,7 +21,8 @@ RESULTS = PROJECT / "benchmarks" / "results"
 
 def images_study() -> Params:
     """Every cell of the paper's Table 2."""
-    return read({**parse(PROJECT / "params.yaml"), **parse(PROJECT / "studies" / "images.yaml")})
+    raw = parse(PROJECT / "params.yaml")
+    return read({**raw, "study": expanded(parse(PROJECT / "studies" / "images.yaml")["study"], raw)})
 
 
 def with_batch(cell: Cell, size: int) -> Cell:

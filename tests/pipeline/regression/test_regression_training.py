@@ -10,6 +10,7 @@ from tracking_cases import best_model
 from pipeline import cluster, files, tune
 from pipeline.data import load_table
 from pipeline.params import code
+from pipeline.registry.metrics import measured
 from pipeline.regression import compiling, evaluation, folds, networks, training
 from pipeline.regression.chunks import Chunks
 from pipeline.regression.predictions import judge
@@ -38,7 +39,7 @@ def test_every_method_goes_from_table_to_scores(study, ray_is_up, method):
     assert scores["failed"] == []
     assert scores["complete"]
     assert scores["num_parameters"] > 0
-    for name in evaluation.METRICS:
+    for name in [metric.name for metric in measured("regression")]:
         assert len(scores["metrics"][name]["values"]) == 2, name
         assert [len(run) for run in scores["per_fold"][name]] == [2, 2], name
     assert scores["metrics"]["log_likelihood"]["std"] > 0
@@ -125,8 +126,8 @@ def test_chunks_of_other_code_are_set_aside(study, ray_is_up, monkeypatch):
     one = train("deterministic")
     table, tests = folds.load(one)
     parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
-    known = code.of(one.kind, "train")
-    monkeypatch.setattr(code, "of", lambda kind, stage: {**known, "pipeline.regression.folds": "changed"})
+    known = one.code("train")
+    monkeypatch.setattr(code, "of", lambda *_: {**known, "pipeline.regression.folds": "changed"})
     assert not Chunks.of(one, parts, plan).finished()
     (name,) = set_aside(one)
     assert name.endswith("-code-pipeline.regression.folds")
