@@ -1,4 +1,4 @@
-"""Names of earlier versions: files that were saved under them load, and a name that is gone says what to write."""
+"""Names of earlier versions: files saved under them still load, and a removed name says what to write instead."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ _PLACES = {
 
 
 class _Moved(ModuleType):
-    """An earlier module, as ``torch.load`` and ``pickle`` look names up in it."""
+    """Stands in for a module of an earlier version when ``torch.load`` or ``pickle`` looks a name up in it."""
 
     def __getattr__(self, name: str) -> object:
         for place in _PLACES[self.__name__]:
             if not name.startswith("__") and hasattr(module := import_module(place), name):
                 return getattr(module, name)
         raise AttributeError(
-            f"{self.__name__}.{name} was moved in mnvi 0.2 and is not kept for old files; load the file with mnvi 0.1, "
+            f"{self.__name__}.{name} moved in mnvi 0.2, and old files cannot load it; load the file with mnvi 0.1, "
             "save the model's state_dict(), and load that into a model made by mnvi.convert"
         )
 
 
 def let_old_files_load() -> None:
-    """Pickles name modules; those of earlier versions lead to where their contents are now."""
+    """Redirect the modules that old pickles name to where their contents are now."""
     for name in _PLACES:
         sys.modules.setdefault(name, _Moved(name))
     torch.serialization.add_safe_globals([(restored, "mnvi.value.restored")])  # for weights_only=True
 
 
 def explain(name: str) -> str:
-    """What to say where ``mnvi`` has no such name."""
+    """Error message for a name that ``mnvi`` does not have."""
     if name in _GONE:
         return f"mnvi.{name} was removed in version 0.2: {_GONE[name]}"
     return f"module 'mnvi' has no attribute {name!r}"

@@ -1,4 +1,4 @@
-"""One check for every number that a caller gives."""
+"""One check for every number that a caller passes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def check_number(
     below: float | None = None,
     whole: bool = False,
 ) -> None:
-    """Raise ``ValueError``, with what was expected, unless a value is a finite number within bounds; numpy's count.
+    """Raise a ``ValueError`` that says what was expected unless a value is a finite number (also numpy's) in bounds.
 
     Args:
-        name: who asks for which argument, e.g. ``"ELBO: kappa"``.
-        value: what was given.
-        least, above: the lower bound, itself allowed or not.
-        most, below: the upper bound, likewise.
-        whole: whether only whole numbers will do.
+        name: caller and argument, e.g. ``"ELBO: kappa"``.
+        value: the value to check.
+        least, above: lower bound, inclusive or exclusive.
+        most, below: upper bound, inclusive or exclusive.
+        whole: accept whole numbers only.
 
     Example:
         >>> check_number("ELBO: kappa", 0.5, least=0)

@@ -20,7 +20,7 @@ class Terms(NamedTuple):
     """The loss and its parts.
 
     Attributes:
-        loss: ``nll + kappa / num_data * kl``, what is minimised.
+        loss: ``nll + kappa / num_data * kl``, the quantity to minimise.
         nll: mean expected negative log-likelihood per example.
         kl: the KL divergence as given, unscaled.
 
@@ -40,7 +40,7 @@ class StepSchedule:
     """A number that changes at given epochs: ``values[e]`` holds from epoch ``e`` on.
 
     Args:
-        values: from first epoch to value; must have an entry for epoch 0.
+        values: maps an epoch to the value that holds from there on; must have an entry for epoch 0.
 
     Example:
         >>> import mnvi
@@ -104,13 +104,11 @@ class ELBO:
             out: what the network returned.
             y: targets or labels.
             kl: ``mnvi.kl_divergence(net)``; 0 for a network without posterior.
-            epoch: where a schedule for kappa stands; needed if, and only if, ``kappa`` is one.
+            epoch: current epoch; needed if, and only if, ``kappa`` is a schedule.
         """
         _check_kl(kl)
         if isinstance(y, RandomValue | Samples):
-            raise TypeError(
-                f"ELBO: y is a {type(y).__name__}, which a network returns; the arguments are elbo(out, y, kl)"
-            )
+            raise TypeError(f"ELBO: y is a {type(y).__name__}, which is what a network returns; call elbo(out, y, kl)")
         nll = -self.likelihood.expected_log_prob(out, y).mean()
         if not isinstance(kl, Tensor):
             kl = nll.new_full((), kl)
@@ -129,9 +127,9 @@ class ELBO:
 class Objective(nn.Module):
     r"""The loss of any method as a module: :math:`(x, y) \mapsto` the terms of the ELBO.
 
-    Networks with posteriors get their KL, others (deterministic, MC Dropout, ensembles) a KL of zero. Being a module,
-    it owns the parameters of the network and of the likelihood, and goes through ``torch.func.functional_call`` as a
-    whole: network and KL then see the same parameters.
+    The KL covers all posteriors of the network; without any (deterministic, MC Dropout, ensembles) it is zero. As a
+    module, the objective owns the parameters of the network and of the likelihood. It goes through
+    ``torch.func.functional_call`` as a whole, so network and KL see the same parameters.
 
     Args:
         net: any network that a likelihood can read.
@@ -175,7 +173,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
     layers = bayesian_layers(model)
     if not layers:
         raise ValueError("kl_divergence: no layer of this model has a posterior; give it one with mnvi.convert")
-    weights = [layer.weight for layer in layers]  # held, as the id of a freed tensor is given to another
+    weights = [layer.weight for layer in layers]  # kept alive: Python reuses the id of a freed tensor
     distinct: dict[int, BayesianLayer] = {}
     for weight, layer in zip(weights, layers, strict=True):
         twin = distinct.setdefault(id(weight), layer)
@@ -185,20 +183,20 @@ def kl_divergence(model: nn.Module) -> Tensor:
 
 
 def _check_tied(model: nn.Module, layer: BayesianLayer, twin: BayesianLayer) -> None:
-    """Weights that were tied by :func:`mnvi.convert` share their posterior; tied afterwards they do not."""
+    """Raise an error if two layers share a weight but not its posterior: someone tied it after :func:`mnvi.convert`."""
     own = {name for name in layer._parameters if name not in ("weight", "bias")}
     if any(layer._parameters[name] is not twin._parameters.get(name) for name in own):
         names = {module: name for name, module in model.named_modules()}
         raise ValueError(
-            f"kl_divergence: layers {names[twin]!r} and {names[layer]!r} share their weight, but each has "
-            f"{', '.join(sorted(own))} of its own; tie weights before mnvi.convert, which ties these too"
+            f"kl_divergence: layers {names[twin]!r} and {names[layer]!r} share their weight, but each has its own "
+            f"{', '.join(sorted(own))}; tie weights before mnvi.convert, which ties these too"
         )
 
 
 def _check_kl(kl: Any) -> None:
     given = f"ELBO: kl is a {type(kl).__name__}"
     if isinstance(kl, nn.Module):
-        raise TypeError(f"{given}; pass mnvi.kl_divergence(net), a number, and not the network itself")
+        raise TypeError(f"{given}; pass mnvi.kl_divergence(net), a number, not the network itself")
     if not isinstance(kl, Tensor):
         if kl is None:
             raise TypeError(f"{given}; pass mnvi.kl_divergence(net), or 0 for a network without posterior")

@@ -45,10 +45,10 @@ class Uncertainty(NamedTuple):
 
 
 class Likelihood(nn.Module, ABC):
-    r"""Base class: how targets come about from a network's output, :math:`p(y|h)` with :math:`h` known or random.
+    r"""Base class: distribution :math:`p(y|h)` of targets given a network's output :math:`h`, which may be random.
 
-    A likelihood of your own says what :math:`E_q[\log p(y|h)]` and :math:`E_q[p(y|h)]` are, for outputs that are a
-    tensor, a :class:`mnvi.Gaussian` or :class:`mnvi.Samples`; :class:`mnvi.ELBO` takes any.
+    A subclass computes :math:`E_q[\log p(y|h)]` and :math:`E_q[p(y|h)]` for outputs that are a tensor, a
+    :class:`mnvi.Gaussian` or :class:`mnvi.Samples`; :class:`mnvi.ELBO` accepts any likelihood.
 
     Example:
         >>> import mnvi
@@ -74,7 +74,7 @@ class Likelihood(nn.Module, ABC):
         """
 
     def uncertainty(self, out: Output) -> Uncertainty:
-        """Entropy of the prediction, split by the entropies of predictions from 64 samples of the output.
+        """Entropy of the prediction and its parts; the aleatoric part averages over 64 samples of the output.
 
         Args:
             out: the network's output.
@@ -91,20 +91,20 @@ class GaussianLikelihood(Likelihood):
     r"""Regression with Gaussian noise: :math:`y \sim \mathcal N(\mu, e^c)`.
 
     The network's last dimension is 2: the mean head :math:`\mu`, then the log-variance head c. With
-    ``homoscedastic=True`` c is one learnt number ``log_noise`` and the network gives :math:`\mu` alone, in the shape of
-    the targets.
+    ``homoscedastic=True`` c is one learnt number ``log_noise`` and the network returns only :math:`\mu`, in the shape
+    of the targets.
 
     .. math::
         E[\log p(y)] = -\tfrac12\big(\log 2\pi + c + e^{-c + v_c/2}(v_\mu + (\mu - y)^2)\big), \qquad
         p(y) = \mathcal N(\mu,\; v_\mu + e^{c + v_c/2})
 
-    :class:`mnvi.Samples` are averaged: the predictive distribution is then a mixture (see :func:`moment_matched`). With
-    a :class:`mnvi.JointGaussian` the covariance of the two heads takes part, :math:`\mu - C_{\mu c}` instead of
-    :math:`\mu` in the expected log-likelihood.
+    :class:`mnvi.Samples` are averaged: the predictive distribution is then a mixture (see :func:`moment_matched`). For
+    a :class:`mnvi.JointGaussian` the covariance of the two heads counts: :math:`\mu - C_{\mu c}` replaces :math:`\mu`
+    in the expected log-likelihood.
 
     Args:
         homoscedastic: one noise variance for all inputs.
-        init_log_noise: where ``log_noise`` starts.
+        init_log_noise: initial value of ``log_noise``.
 
     Example:
         >>> import torch, mnvi
@@ -143,15 +143,15 @@ class GaussianLikelihood(Likelihood):
             raise TypeError(f"GaussianLikelihood: targets must be real numbers, got {y.dtype}")
         if y.shape != expected:
             raise ValueError(
-                f"GaussianLikelihood: targets have shape {tuple(y.shape)}, the output asks for {tuple(expected)}; "
-                "a last dimension of 1 goes with y.squeeze(-1) or out.squeeze(-1)"
+                f"GaussianLikelihood: targets have shape {tuple(y.shape)}, expected {tuple(expected)}; "
+                "remove a last dimension of 1 with y.squeeze(-1) or out.squeeze(-1)"
             )
         error = mean_var + (mean - self._shift(out) - y).square()
         value = -0.5 * (_LOG_2PI + log_noise + torch.exp(0.5 * log_noise_var - log_noise) * error)
         return value.mean(0) if sampled else value
 
     def predictive(self, out: Output) -> Distribution:
-        r""":math:`\mathcal N(\mu,\; v_\mu + e^{c + v_c/2})`; of :class:`mnvi.Samples` the mixture of theirs.
+        r""":math:`\mathcal N(\mu,\; v_\mu + e^{c + v_c/2})`; for :class:`mnvi.Samples`, the mixture over samples.
 
         Args:
             out: as in :meth:`expected_log_prob`.
@@ -170,7 +170,7 @@ class GaussianLikelihood(Likelihood):
         return MixtureSameFamily(Categorical(torch.ones_like(members.mean)), members)
 
     def uncertainty(self, out: Output) -> Uncertainty:
-        r"""Entropies :math:`\tfrac12\log 2\pi e V[y]` and :math:`\tfrac12(\log 2\pi e + c)`; a mixture's is that of the
+        r"""Entropies :math:`\tfrac12\log 2\pi e V[y]` and :math:`\tfrac12(\log 2\pi e + c)`; for a mixture, that of the
         Gaussian with its mean and variance.
 
         Args:
@@ -202,7 +202,7 @@ class GaussianLikelihood(Likelihood):
         if values.dim() == 0 or values.shape[-1] != 2:
             raise ValueError(
                 "GaussianLikelihood: the output's last dimension must be 2, mean and log-variance; got shape "
-                f"{tuple(values.shape)}. For a network that gives the mean alone use homoscedastic=True"
+                f"{tuple(values.shape)}. For a network that returns only the mean use homoscedastic=True"
             )
         if var is None:
             return values[..., 0], 0.0, values[..., 1], 0.0
@@ -219,10 +219,10 @@ class CategoricalLikelihood(Likelihood):
             - ``"sampling"`` (the paper's): :math:`\frac1S\sum_s \log\mathrm{softmax}(h^s)_y` and
               :math:`\frac1S\sum_s \mathrm{softmax}(h^s)`.
             - ``"second_order"``: :math:`E[\mathrm{lse}(h)] \approx \mathrm{lse}(\mu) + \tfrac12(p\cdot v - p^\top Cp)`,
-              C being the covariance, diagonal unless the output is a :class:`mnvi.JointGaussian`; and the softmax
+              where C is the covariance, diagonal unless the output is a :class:`mnvi.JointGaussian`; and the softmax
               expanded to second order, cut at 0 and renormalised.
-            - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and the logarithm of it. The logarithm
-              of the prediction is no estimate of :math:`E[\log p]`, which is lower: predict with it, do not train.
+            - ``"probit"``: :math:`\mathrm{softmax}(\mu/\sqrt{1 + \pi v/8})`, and its logarithm. That logarithm is
+              larger than :math:`E[\log p]`: use it to predict, not to train.
 
             Largest errors against sampling, 2 to 10 classes, :math:`\mu \sim \mathcal N(0, 4)`, for variances up to
             0.15, 0.75, 1.5: ``"second_order"`` 0.002, 0.03, 0.08 in a probability and 0.01, 0.04, 0.1 in the expected
@@ -302,8 +302,8 @@ class CategoricalLikelihood(Likelihood):
         return Categorical(probs=probs.mean(0) if probs.dim() > len(out.shape) else probs)
 
     def uncertainty(self, out: Output) -> Uncertainty:
-        r"""Entropy of :math:`E[p]`, and the expected entropy of :math:`p = \mathrm{softmax}(h)`. Both are taken over
-        the samples, drawn anew whatever the approximation.
+        r"""Entropy of :math:`E[p]`, and the expected entropy of :math:`p = \mathrm{softmax}(h)`. Both are averages over
+        freshly drawn samples, whatever the approximation.
 
         Args:
             out: as in :meth:`expected_log_prob`.
@@ -319,7 +319,7 @@ class CategoricalLikelihood(Likelihood):
         return Uncertainty(total, aleatoric, (total - aleatoric).clamp(min=0))
 
     def _logits(self, out: Output) -> Tensor:
-        """Logits of one softmax, or with a leading dimension of samples."""
+        """Logits of one softmax, or of several with a leading dimension of samples."""
         if isinstance(out, Tensor):
             return out
         if isinstance(out, Samples):
@@ -335,7 +335,7 @@ def moment_matched(distribution: Distribution) -> Normal:
     .. math:: \mathcal N\Big(\bar\mu,\; \frac1S\sum_s(\sigma_s^2 + \mu_s^2) - \bar\mu^2\Big)
 
     Args:
-        distribution: a prediction for real numbers, such as a mixture; a ``Normal`` comes back as it is.
+        distribution: a prediction for real numbers, such as a mixture; a ``Normal`` is returned unchanged.
 
     Example:
         >>> import torch, mnvi
@@ -351,7 +351,7 @@ def moment_matched(distribution: Distribution) -> Normal:
 
 
 def _softmax_variances(p: Tensor, out: Gaussian | JointGaussian) -> tuple[Tensor, Tensor, Tensor]:
-    """p·v, pᵀCp and Cp, the sums over classes kept as a dimension of one."""
+    """p·v, pᵀCp and Cp, with a dimension of size one where classes are summed."""
     times_cov = (out.cov @ p.unsqueeze(-1)).squeeze(-1) if isinstance(out, JointGaussian) else out.var * p
     return (p * out.var).sum(-1, keepdim=True), (p * times_cov).sum(-1, keepdim=True), times_cov
 
@@ -361,7 +361,7 @@ def _check_output(owner: str, out: Output) -> None:
         raise TypeError(f"{owner}: out must be a tensor, mnvi.Gaussian or mnvi.Samples, got {type(out).__name__}")
     if isinstance(out, Tensor) and not out.is_floating_point():
         raise TypeError(
-            f"{owner}: out is {out.dtype}, but a network's output is floating point; the output goes before the targets"
+            f"{owner}: out is {out.dtype}, but a network's output is floating point; pass the output before the targets"
         )
 
 
@@ -396,7 +396,7 @@ def _check_labels(out: Output, y: Tensor) -> None:
         shapes = f"labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}"
         if len(out.shape) > 2 and y.shape == (*out.shape[:1], *out.shape[2:]):
             raise ValueError(
-                f"CategoricalLikelihood: {shapes} with the classes in dimension 1; they go last: pass "
+                f"CategoricalLikelihood: {shapes} with the classes in dimension 1; they must come last: pass "
                 "out.movedim(1, -1)"
             )
         hint = "; for two classes let the network return two logits" if y.shape == out.shape else ""

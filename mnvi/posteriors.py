@@ -1,4 +1,4 @@
-"""What is learnt about a weight. A posterior is a small frozen description; its parameters live in the layer."""
+"""The distributions learnt for weights. A posterior is a small frozen object; its parameters live in the layer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SMALLEST_PRIOR_VARIANCE = 1e-9
 
 
 class Posterior(ABC):
-    """Base class: what a layer asks of its posterior :math:`q(w)`, which is Gaussian and independent for every weight.
+    """Base class of posteriors :math:`q(w)`, which are Gaussian and independent for every weight.
 
-    A posterior of your own says which parameters it adds, what variance they give each weight, and how far it is from
-    its prior; moments of the output, folding, export and replicas then work by themselves. Override :meth:`moments`
-    where they have a cheaper form: :func:`mnvi.optimize_for_inference` then leaves the layer as it is, and the log says
-    so. A posterior reads a layer's ``weight``, ``bias``, ``geometry``, ``in_units``, ``fan_in`` and the parameters it
-    has added, and calls nothing of it.
+    A subclass defines which parameters it adds, what variance they give each weight, and the KL to the prior. Moments
+    of the output, folding, export and replicas then work without more code. Override :meth:`moments` if they have a
+    cheaper form: :func:`mnvi.optimize_for_inference` then leaves the layer unchanged and logs this. A posterior reads a
+    layer's ``weight``, ``bias``, ``geometry``, ``in_units``, ``fan_in`` and the parameters it has added; it calls no
+    method of the layer.
 
     Example:
         >>> import mnvi
@@ -50,11 +50,11 @@ class Posterior(ABC):
         """KL from the posterior of the layer's weights to their prior, summed."""
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
-        """Variance of every bias, or None where biases are known."""
+        """Variance of every bias, or None if biases are deterministic."""
         return None
 
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the layer's output, here for independent weights of :meth:`weight_variance`.
+        """Mean and variance of the layer's output; by default for independent weights with :meth:`weight_variance`.
 
         Args:
             layer: owner of the parameters.
@@ -66,7 +66,7 @@ class Posterior(ABC):
         return independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
 
     def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
-        """The layer's output: a :class:`mnvi.Gaussian` of :meth:`moments`, which see for the arguments."""
+        """The layer's output: a :class:`mnvi.Gaussian` made of :meth:`moments`, which takes the same arguments."""
         return Gaussian.trusted(*self.moments(layer, affine, mean, var))
 
 
@@ -84,10 +84,10 @@ class MultiplicativeNoise(Posterior):
 
     Args:
         prior_variance: :math:`\sigma^2` of the prior :math:`\mathcal N(0, \sigma^2)`, at least 1e-9. The
-            :math:`10^{-10}`, which keeps the KL finite at :math:`m = 0`, lowers it. It is not negative as long as
-            :math:`\alpha \le 10^{10}\sigma^2 - 2`, which is 8 for the smallest prior variance, and above
-            :math:`-10^{-10}/2\sigma^2` for each weight whatever :math:`\alpha` is.
-        init_rho: where ``rho`` starts; -3 gives :math:`\alpha \approx 0.05`.
+            :math:`10^{-10}` keeps the KL finite at :math:`m = 0` and lowers it. The KL stays non-negative as long as
+            :math:`\alpha \le 10^{10}\sigma^2 - 2`, which is 8 for the smallest prior variance. For larger
+            :math:`\alpha` the KL of each weight stays above :math:`-10^{-10}/2\sigma^2`.
+        init_rho: initial value of ``rho``; -3 gives :math:`\alpha \approx 0.05`.
 
     Example:
         >>> import torch, mnvi
@@ -106,8 +106,8 @@ class MultiplicativeNoise(Posterior):
         if self.prior_variance < _SMALLEST_PRIOR_VARIANCE:
             raise ValueError(
                 f"MultiplicativeNoise: prior_variance={self.prior_variance!r} must be at least "
-                f"{_SMALLEST_PRIOR_VARIANCE:g}; below it the 1e-10 inside the KL's logarithm would make it negative "
-                "for noise variances alpha of less than 8"
+                f"{_SMALLEST_PRIOR_VARIANCE:g}; for smaller ones the 1e-10 inside the KL's logarithm would make the KL "
+                "negative at noise variances alpha below 8"
             )
         check_number("MultiplicativeNoise: init_rho", self.init_rho)
 
@@ -119,7 +119,7 @@ class MultiplicativeNoise(Posterior):
         return layer.geometry.along_weight(alpha, layer.weight) * widened(layer.weight).square()
 
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
-        if var is None:  # noise laid on the weights instead: the backward pass need not go through to the input
+        if var is None:  # noise on the weights instead, so that the backward pass need not reach the input
             return super().moments(layer, affine, mean, var)
         alpha = affine.along_input(F.softplus(widened(layer.rho)))
         return multiplicative_noise(affine, mean, var, layer.weight, layer.bias, alpha)
@@ -140,8 +140,8 @@ class MeanField(Posterior):
     .. math:: KL = \sum \tfrac12\Big(\log\frac{\sigma^2}{s} + \frac{s + m^2}{\sigma^2} - 1\Big)
 
     Args:
-        prior_variance: :math:`\sigma^2` of the prior, or :class:`EmpiricalBayes` to have it found from the weights.
-        init_log_var: where :math:`\log s` starts.
+        prior_variance: :math:`\sigma^2` of the prior, or :class:`EmpiricalBayes` to infer it from the weights.
+        init_log_var: initial value of :math:`\log s`.
 
     Example:
         >>> import torch, mnvi
@@ -198,7 +198,7 @@ class SharedMeanField(Posterior):
 
     Args:
         prior_variance: :math:`\sigma^2` of the prior.
-        init_log_var: where :math:`\log s` starts.
+        init_log_var: initial value of :math:`\log s`.
 
     Example:
         >>> import torch, mnvi
@@ -232,7 +232,7 @@ class SharedMeanField(Posterior):
 
 @dataclass(frozen=True)
 class Sampled(Posterior):
-    r"""Any posterior, with each layer's output drawn instead of its moments passed on: local reparameterisation.
+    r"""Any posterior, with each layer's output sampled instead of its moments passed on: local reparameterisation.
 
     .. math:: z = E[Z] + \sqrt{V[Z]}\,\varepsilon, \qquad \varepsilon \sim \mathcal N(0, 1)
 
@@ -241,7 +241,7 @@ class Sampled(Posterior):
     paper's MC-MFVI is ``mnvi.MonteCarlo(mnvi.convert(net, mnvi.Sampled(mnvi.MeanField(...))))``.
 
     Args:
-        posterior: what is learnt about the weights.
+        posterior: the posterior of the weights.
 
     Example:
         >>> import torch, mnvi
@@ -280,7 +280,7 @@ class EmpiricalBayes:
     r"""DVI's prior: each tensor's prior variance :math:`\lambda` has an inverse-gamma prior and is maximised out.
 
     With :math:`S = \sum(s + m^2)` over the :math:`n` entries, :math:`b = (1+a)s_0^2`, the best :math:`\lambda` is
-    :math:`(S+2b)/(n+2a+2)`. The KL is taken there; the inverse gamma's own log-density at it is left out, as in DVI.
+    :math:`(S+2b)/(n+2a+2)`. The KL is evaluated there, without the inverse gamma's log-density, as in DVI.
 
     .. math:: KL = \tfrac12\Big[n\log\frac{S+2b}{n+2a+2} + S\,\frac{n+2a+2}{S+2b} - n - \sum\log s\Big]
 

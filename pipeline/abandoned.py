@@ -1,19 +1,43 @@
-"""CPUs that nobody would give back: placement groups whose maker is dead.
+"""CPUs that nobody would give back: placement groups of this study whose maker is dead.
 
 Ray frees a group with the end of the job that made it. Two kinds it forgets: that of a training whose trial was killed
 while the search goes on, and that which a training asks for in the moment in which its job is killed. Both hold their
 CPUs for good, and the next training waits for them for ever.
+
+Ray Train and Ray Tune make the groups, so we cannot name them; but each bears the namespace of its job. All stages of a
+study join the cluster in one namespace, and groups of any other are left alone, whoever made them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+
+from pipeline import storage
+from pipeline.tracking.identity import JOB
 
 EVERY = 10.0  # seconds between two looks
 _NOBODY = b"\xff" * 16  # made by the driver itself
 _STOPPING = 5.0
+
+
+def namespace() -> str:
+    """This study's among the tenants of a cluster, the same for all its stages and their attempts.
+
+    A study is known by its folder; a submitted job, which may run on any node, by its storage and its results.
+    """
+    job = os.environ.get(JOB)
+    if job is None:
+        study = f"{socket.gethostname()} {os.getcwd()}"
+    else:
+        results = PurePosixPath(job).parents[2]  # <results>/<stage>/<cell>/<fingerprint>
+        study = f"{os.environ.get(storage.VARIABLE)} {results}"
+    return f"mnvi-{hashlib.sha256(study.encode()).hexdigest()[:16]}"
 
 
 @contextmanager
@@ -38,16 +62,19 @@ def removed() -> Iterator[None]:
 
 
 def remove() -> None:
+    """Removes them once."""
+    import ray
     from ray import PlacementGroupID
     from ray._private import state
     from ray.core.generated.gcs_pb2 import PlacementGroupTableData  # type: ignore[attr-defined]  # made at run time
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+    own = ray.get_runtime_context().namespace
     dead = {job["JobID"] for job in state.jobs() if job["IsDead"]}
     # Ray's public tables do not say who made a group.
     for entry in state.state._connect_and_get_accessor().get_placement_group_table():
         group = PlacementGroupTableData.FromString(entry)
-        if group.state == PlacementGroupTableData.REMOVED or group.is_detached:
+        if group.ray_namespace != own or group.state == PlacementGroupTableData.REMOVED or group.is_detached:
             continue
         if group.creator_job_id.hex() in dead or _is_dead(group.creator_actor_id):
             remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))

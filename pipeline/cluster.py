@@ -57,14 +57,18 @@ def connected() -> Iterator[None]:
         return
     address, on_termination = os.environ.get("RAY_ADDRESS"), signal.getsignal(signal.SIGTERM)
     verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
-    logs: dict[str, Any] = {"log_to_driver": verbose, "logging_level": "INFO" if verbose else "ERROR"}
+    settings: dict[str, Any] = {
+        "namespace": abandoned.namespace(),
+        "log_to_driver": verbose,
+        "logging_level": "INFO" if verbose else "ERROR",
+    }
     if not address:
-        with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **logs), abandoned.removed():
+        with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **settings), abandoned.removed():
             _keep_handler(on_termination)
             yield
         return
     try:
-        _join(address, logs)
+        _join(address, settings)
         with abandoned.removed():
             _keep_handler(on_termination)
             yield
@@ -139,7 +143,7 @@ def _keep_handler(of_the_stage: Any) -> None:
         signal.signal(signal.SIGTERM, of_the_stage)
 
 
-def _join(address: str, logs: dict[str, Any]) -> None:
+def _join(address: str, settings: dict[str, Any]) -> None:
     import ray
     from ray.exceptions import AuthenticationError
 
@@ -147,7 +151,7 @@ def _join(address: str, logs: dict[str, Any]) -> None:
         if address != "auto":
             _knock(address)
         private_ray.reread_environment()
-        ray.init(address=address, **logs)
+        ray.init(address=address, **settings)
     except AuthenticationError as error:
         raise StudyError(
             f"RAY_ADDRESS={address}: there is no token for it; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the one "

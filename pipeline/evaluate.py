@@ -6,7 +6,7 @@ python -m pipeline.evaluate boston-mnvi
 from __future__ import annotations
 
 from pipeline import console, missing
-from pipeline.stages import chosen_cell, package
+from pipeline.stages import chosen_cell, work
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     if why:
         missing.evaluate(cell, why)
     else:
-        package(cell, "evaluation").run(cell)
+        work(cell, "evaluate")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,19 @@
-"""What stages write for a cell whose data no source could give, when the study goes on without them."""
+"""Data that no source could give: how stages learn of it, and what they write when the study goes on without them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from pipeline import files
 from pipeline.console import say
 from pipeline.params import Cell
+
+
+def why(folder: Path) -> str | None:
+    """Why a data set is not there, where ``missing_data: skip`` let the study go on without it."""
+    summary = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")
+    reason: str | None = summary.get("missing")
+    return reason
 
 
 def tune(cell: Cell, why: str) -> None:

@@ -14,8 +14,8 @@ from pipeline.data.folders import FoundFolder, find_folder
 from pipeline.data.images import find_images
 from pipeline.data.sources import MissingData
 from pipeline.data.tables import find_table
+from pipeline.names import unknown
 from pipeline.params import Dataset
-from pipeline.params.checks import unknown
 
 
 class Found(Protocol):

@@ -49,11 +49,6 @@ def parameters(cell: Cell) -> dict[str, Any]:
     return {**short(cell).parameters("tune"), "grid": cell.grid, "searcher": cell.study.searcher}
 
 
-def leave_unsearched(cell: Cell) -> None:
-    """Takes the hyperparameters from the parameters."""
-    _write(cell, {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}, [])
-
-
 def conclude(cell: Cell, trials: Sequence[Trial], tracked: tracking.Run, metric: str) -> None:
     """Writes down the trials and the best of them."""
     best = choose(trials, cell.grid_points())

@@ -1,37 +1,100 @@
-"""What the stages of a cell have in common: their command line, and which package does the work."""
+"""What the stages of a cell have in common: their command line, which module does the work, and when there is none.
+
+Nothing here imports torch, Ray or MLflow: a stage that has nothing to do says so within a second.
+"""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
+import json
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from pipeline import cluster, data, params, submission
-from pipeline.params import Cell
+from pipeline import cluster, files, missing, params, submission
+from pipeline.console import say
+from pipeline.params import Cell, code
 
-PACKAGES = {"regression": "pipeline.regression", "classification": "pipeline.images"}
+DONE = "done.json"  # beside a stage's state: what it read and made when it last came to its end
 
 
 def chosen_cell(stage: str) -> tuple[Cell, str | None]:
     """The cell named on the command line, and why its data are missing, if they are."""
     arguments = _arguments(stage)
     cell = params.load(arguments.params).cell(arguments.cell)
-    return cell, data.missing(cell.data)
+    return cell, missing.why(cell.data)
 
 
-def package(cell: Cell, module: str) -> ModuleType:
-    """The module of the cell's kind; the other kind's is never imported, as it brings much with it."""
+def module(cell: Cell, stage: str) -> ModuleType:
+    """The stage for cells of this kind; the other kind's is never imported, as it brings much with it."""
     cluster.configure()
-    return importlib.import_module(f"{PACKAGES[cell.kind]}.{module}")
+    return importlib.import_module(code.entry(cell.kind, stage))
 
 
-def work(cell: Cell, stage: str, module: str) -> None:
+def work(cell: Cell, stage: str) -> None:
     """Runs the stage: here, which inside a job is the cluster, or as such a job if RAY_ADDRESS is a job server's."""
+    if is_done(cell, stage):
+        made = ", ".join(str(path) for path in outputs(cell, stage))
+        say(f"{stage} {cell.name}: nothing to do, {made} is up to date; delete it to have it made again")
+        return
     if submission.wanted(cell, stage):
         submission.submit(cell, stage, _arguments(stage).params)
     else:
-        package(cell, module).run(cell)
+        module(cell, stage).run(cell)
         submission.deliver(cell, stage)
+    files.write_json(cell.state(stage) / DONE, _account(cell, stage))
+
+
+def is_done(cell: Cell, stage: str) -> bool:
+    """Whether the stage has made what is there from what is there."""
+    note = cell.state(stage) / DONE
+    if not note.exists() or not all(path.exists() for path in outputs(cell, stage)):
+        return False
+    known: dict[str, Any] = files.read_json(note, f"python -m pipeline.{stage} {cell.name}")
+    return known == _account(cell, stage)
+
+
+def inputs(cell: Cell, stage: str) -> list[Path]:
+    """What a stage reads beside its settings."""
+    read = {
+        "tune": [],
+        "train": [cell.tune / "best.yaml"],
+        "evaluate": [cell.tune / "best.yaml", cell.model, *cell.ood.values()],
+    }
+    return [cell.data, *read[stage]]
+
+
+def outputs(cell: Cell, stage: str) -> list[Path]:
+    """What DVC expects of the stage."""
+    if stage == "train":
+        return [cell.model]
+    if stage == "tune":
+        return [cell.tune / "best.yaml", cell.tune / "trials.json"]
+    return [cell.plots, cell.evaluate / "scores.json", cell.evaluate / "metrics.json"]
+
+
+def _account(cell: Cell, stage: str) -> dict[str, str]:
+    """Digests of what the stage depends on, and of what it has made.
+
+    Files count by name, size and time: data may be hundreds of gigabytes. DVC gives outputs a new time when it takes
+    them into its cache.
+    """
+    settings = {"settings": cell.settings(stage), "code": cell.code(stage)}
+    read = [(str(path), size, time) for path, size, time in _files(inputs(cell, stage))]
+    made = [(str(path), size) for path, size, _ in _files(outputs(cell, stage))]
+    return {"depends_on": _digest([settings, read]), "made": _digest(made)}
+
+
+def _files(paths: list[Path]) -> list[tuple[Path, int, int]]:
+    below = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    statuses = {file: file.stat() for file in below if file.is_file()}
+    return [(file, status.st_size, status.st_mtime_ns) for file, status in statuses.items()]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _arguments(stage: str) -> argparse.Namespace:

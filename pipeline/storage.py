@@ -87,6 +87,16 @@ class Remote:
             elif kind == FileType.File:
                 system.delete_file(path)
 
+    def move_to(self, target: Remote) -> None:
+        from pyarrow.fs import FileType
+
+        with self._reached("moved") as (system, path):
+            if system.get_file_info(path).type == FileType.File:
+                system.copy_file(path, _filesystem(target.address)[1])
+            for name in self.names():
+                system.copy_file(f"{path}/{name}", _filesystem((target / name).address)[1])
+        self.remove()
+
     @contextmanager
     def replacing(self) -> Iterator[Path]:
         """A path on this machine for a file that takes this one's place when the block ends well."""
@@ -195,6 +205,24 @@ def remove(place: Anywhere) -> None:
         place.remove()
     else:
         files.remove(place)
+
+
+def move(source: Anywhere, target: Anywhere) -> None:
+    """Renames a file or folder within one storage.
+
+    A bucket has no renaming: all is copied before anything is deleted, so that a move that was cut short can be given
+    again.
+    """
+    if isinstance(source, Remote) and isinstance(target, Remote):
+        source.move_to(target)
+    elif isinstance(source, Path) and isinstance(target, Path):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target)
+        except OSError as error:
+            raise StudyError(f"{source}: cannot be moved to {target} ({error.strerror or error})") from error
+    else:
+        raise ValueError(f"move: {source} and {target} are not in one storage")
 
 
 def write_json(place: Anywhere, value: Any) -> None:

@@ -15,7 +15,7 @@ def main() -> None:
         if why:
             missing.train(cell, why)
         else:
-            work(cell, "train", "training")
+            work(cell, "train")
 
 
 if __name__ == "__main__":

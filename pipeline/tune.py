@@ -5,7 +5,8 @@ python -m pipeline.tune boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, missing, submission
+from pipeline import console, files, missing, submission
+from pipeline.params import Cell
 from pipeline.stages import chosen_cell, work
 
 
@@ -14,8 +15,17 @@ def main() -> None:
         cell, why = chosen_cell("tune")
         if why:
             missing.tune(cell, why)
+        elif cell.searched:
+            work(cell, "tune")
         else:
-            work(cell, "tune", "search")
+            leave_unsearched(cell)
+
+
+def leave_unsearched(cell: Cell) -> None:
+    """Takes the hyperparameters from the parameters."""
+    files.write_json(cell.tune / "trials.json", [])
+    best = {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}
+    files.write_yaml(cell.tune / "best.yaml", best)
 
 
 if __name__ == "__main__":

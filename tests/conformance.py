@@ -1,4 +1,4 @@
-"""What every elementwise rule must do: inherited by the test classes of test_activations.py."""
+"""What every elementwise rule must do; the test classes of test_activations.py inherit it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EXTREME_RATIOS = (0.0, 0.01, 0.3, 1.0, 2.0, 3.3, 5.0, 8.0, 20.0, 50.0)
 
 
 class ElementwiseConformance:
-    """Set the function and what is promised of its moments.
+    """Set the function and the promised accuracy of its moments.
 
     Errors are relative to the natural scale of the result: ``min(steepest·σ, span) + jump`` for means, its square for
-    variances; where the slope has no bound, override ``scale``. Around it the reference's own rounding is allowed for.
+    variances; where the slope has no bound, override ``scale``. The tolerance adds the rounding of the reference.
     """
 
     function: Callable  # on a tensor and on a Gaussian alike

@@ -1,4 +1,4 @@
-"""What every layer must do, whatever its kind and posterior: inherited by the test classes of test_layers.py."""
+"""What every layer must do, whatever its kind and posterior; the test classes of test_layers.py inherit it."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def bilinear_map(layer: BayesianLayer, variant: Variant) -> Tensor:
 
 @torch.no_grad()
 def assert_moments_of_samples(out: mnvi.Gaussian, draw: Callable[[], Tensor], layer: BayesianLayer) -> None:
-    """Mean and variance within so many standard errors of those of ``draw() + bias``."""
+    """Check mean and variance against samples of ``draw() + bias``, within a number of standard errors."""
     mean, var = out.mean.flatten().double(), out.var.flatten().double()
     channel = -1 if isinstance(layer, nn.Linear) else -1 - len(layer.kernel_size)
     index = torch.arange(out.shape[channel]).view(-1, *(1 for _ in range(-1 - channel))).expand(out.shape).flatten()

@@ -1,4 +1,4 @@
-"""The paper's networks and posteriors, in a state that training could have left them in."""
+"""The paper's networks and posteriors, in a state that training could leave behind."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""What every rule is held to: sampling, the limit of zero variance, gradients, precision, compilers."""
+"""Checks for every rule: sampling, the limit of zero variance, gradients, precision, compilers."""
 
 from collections.abc import Callable, Iterator
 
@@ -102,7 +102,7 @@ def assert_float32_keeps_the_digits_of_float64(
 ) -> None:
     """Errors relative to each result's own scale: |E| + √V for the mean, V for the variance.
 
-    ``scale`` gives another one in the place of V, where the result may be far smaller than what it is made of.
+    ``scale`` replaces V if the result may be far smaller than its ingredients.
     """
     wide = mnvi.Gaussian(x.mean.double(), x.var.double())
     out, exact = function(x), function(wide)

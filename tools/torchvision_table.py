@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,19 +52,24 @@ def side(name: str) -> int:
     return next((size for family, size in SIDES.items() if name.startswith(family)), DEFAULT_SIDE)
 
 
-def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
-    """Try one network; raises AssertionError or what the network raised where something is wrong."""
+def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
+    """Try one network; raises AssertionError or what the network raised where something is wrong.
+
+    Args:
+        pixels: side of the images, if not the family's own.
+        options: further ones of the network.
+    """
     from mnvi._torchvision import torchvision
 
     torch.manual_seed(0)
-    options = {"num_classes": CLASSES}
+    pixels = pixels or side(name)
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = True  # without it these warn
     started = time.perf_counter()
-    net = torchvision.models.get_model(name, weights=None, **options)
-    x = torch.randn(2, 3, side(name), side(name))
+    net = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **options)
+    x = torch.randn(2, 3, pixels, pixels)
     _wake(net, x)
-    bayesian = mnvi.convert(net, posterior or mnvi.MultiplicativeNoise(prior_variance=1e-2))
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1e-2))
 
     for training in (True, False):
         bayesian.train(training).zero_grad()
@@ -83,7 +89,7 @@ def examine(name: str, posterior: mnvi.Posterior | None = None) -> dict:
         "parameters": sum(p.numel() for p in net.parameters()),
         "added": sum(p.numel() for p in bayesian.parameters()) - sum(p.numel() for p in net.parameters()),
         "layers": len(mnvi.bayesian_layers(bayesian)),
-        "side": side(name),
+        "side": pixels,
         "error_without_noise": error,
         "variance_without_noise": variance,
         "seconds": round(time.perf_counter() - started, 1),

@@ -21,10 +21,12 @@ import torch
 from pipeline import console, files, params
 from pipeline.data import load_table, splits
 from pipeline.errors import StudyError
-from pipeline.params import Cell, schema
-from pipeline.params.checks import Check, integer, unknown
+from pipeline.names import unknown
+from pipeline.params import Cell
+from pipeline.params.reading import hyperparameters
 from pipeline.regression import compiling, evaluation, folds, networks
 from pipeline.regression.predictions import judge, log_likelihood
+from pipeline.values import Count, Index, checked
 
 Variation = dict[str, Any]
 
@@ -54,15 +56,14 @@ def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
 
 def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
     """From `epochs=50,100` to one variation for each value, after the one that changes nothing."""
-    own = schema.hyperparameters(cell.kind, cell.method)
-    known: dict[str, Check] = {"epochs": integer(1), "folds": integer(0), **own}
+    known = {"epochs": Count, "folds": Index, **hyperparameters(cell.kind, cell.method)}
     found: list[Variation] = [{}]
     for text in given:
         key, _, values = text.partition("=")
         if key not in known:
             raise unknown(text, key, known, f"something that {cell.name} has")
         for value in values.split(","):
-            found.append({key: known[key](key, files.parse_yaml(value))})
+            found.append({key: checked(known[key], key, files.parse_yaml(value))})
     longest = cell.experiment.epochs
     if any(variation.get("epochs", 0) > longest for variation in found):
         raise StudyError(f"epochs: a schedule can be shortened, not lengthened; {cell.name} has {longest}")
@@ -97,7 +98,7 @@ def main(given: Sequence[str] | None = None) -> None:
     made_for = [
         cell.fingerprint("train"),
         load_table(cell.data).summary["digest"],
-        integer(1)("--runs", arguments.runs),
+        checked(Count, "--runs", arguments.runs),
     ]
     asked = parsed(cell, arguments.variations)
     found = known_before(path, made_for)

@@ -28,7 +28,7 @@ def with_batch(cell: Cell, size: int) -> Cell:
 
 
 def job(cell: Cell, data: Path, state: Path) -> Job:
-    return Job(cell, seed=0, data=Data(data, digest="made up"), state=state, fingerprint="benchmark")
+    return Job(cell, seed=0, data=Data(data, digest="made up"), state=state)
 
 
 def write_images(folder: Path, shape: tuple[int, int, int], count: int, classes: int = 10) -> Path:

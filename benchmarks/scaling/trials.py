@@ -89,7 +89,7 @@ def measure(number: int, cpus: int, trials: int) -> dict[str, Any]:
             began, used = time.time(), time.process_time()
             profile.runcall(search.run, cell)
             wall, used = time.time() - began, time.process_time() - used
-        ends = sorted(path.stat().st_mtime for path in cell.state("tune").glob(f"*/{search.RECORD}"))
+        ends = sorted(path.stat().st_mtime for path in cell.state("tune").glob(f"progress/*/{search.RECORD}"))
     assert len(ends) == trials
     stats = pstats.Stats(profile)
     found = parts(stats, wall)

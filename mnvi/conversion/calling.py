@@ -1,4 +1,4 @@
-"""Modules that use the weights of a layer without calling it, rewritten to call it."""
+"""Rewrites modules that use the weights of a layer without calling it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mnvi.layers.attention import MultiheadAttention
 
 
 def call_all_layers(model: nn.Module) -> None:
-    """Rewrite, in place, the modules that use the weights of a layer without calling it, so that they call it.
+    """Rewrite modules that use the weights of a layer without calling it, so that they call it; in place.
 
-    Known are torch's multi-head attention, the fused inference path of its transformer encoder (switched off), and
-    torchvision's shifted-window attention. What they compute stays the same.
+    This covers torch's multi-head attention, the fused inference path of its transformer encoder (switched off), and
+    torchvision's shifted-window attention. Their results stay the same.
 
     Example:
         >>> import torch
@@ -25,7 +25,7 @@ def call_all_layers(model: nn.Module) -> None:
         if type(module) is nn.MultiheadAttention:
             MultiheadAttention.take_over(module)
         if isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0  # torch's own condition for the fused path, and used for nothing else
+            module.activation_relu_or_gelu = 0  # torch's condition for the fused path; it has no other use
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
         if shifted_windows.is_torchvisions(module):

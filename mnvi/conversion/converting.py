@@ -28,24 +28,24 @@ def convert(
     only: Selectors | None = None,
     skip: Selectors | None = None,
 ) -> ModuleT:
-    """A copy of a model in which every linear and convolution layer has a posterior; the model itself is left alone.
+    """A copy of a model in which every linear and convolution layer has a posterior; the model itself stays unchanged.
 
     The copy returns a :class:`mnvi.Gaussian` where the model returned a tensor. Weights keep their values and names.
-    Modules that occur twice are converted once; layers with tied weights share their posterior's parameters too.
+    A module that occurs twice is converted once; layers with tied weights also share their posterior's parameters.
 
-    A posterior has an effect where its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder
-    and torchvision's Swin use weights without calling their layers; in the copy they are rewritten to call them (see
-    :class:`mnvi.layers.MultiheadAttention`). A module of your own that reads ``layer.weight`` has to do the same.
-    Calls of ``x.mean(dim)`` in a module's methods, and in functions that it holds as an attribute, are rewritten too,
-    but not those in functions that these call, such as ``def gap(x): return x.mean((2, 3))``: there the call fails, and
-    the error names the line and what to write, ``torch.mean(x, dim)``.
+    A posterior acts when its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder and
+    torchvision's Swin use weights without calling their layers; the copy calls them (see
+    :class:`mnvi.layers.MultiheadAttention`). If your own module reads ``layer.weight``, make it call the layer instead.
+    Conversion also rewrites calls of ``x.mean(dim)`` in a module's methods and in functions that it holds as
+    attributes. It does not reach functions that these call, such as ``def gap(x): return x.mean((2, 3))``: there the
+    call fails, and the error names the line and what to write, ``torch.mean(x, dim)``.
 
     Args:
         model: any module, a single layer included.
-        posterior: one for all layers, or a mapping from name patterns (as in ``fnmatch``) to posteriors, the first
-            match counting; layers that match no pattern stay deterministic.
+        posterior: one for all layers, or a mapping from name patterns (as in ``fnmatch``) to posteriors. The first
+            match counts; layers that match no pattern stay deterministic.
         only: layers to convert: a name pattern, a module class, a function of name and module, or several of these.
-        skip: layers to leave deterministic, likewise.
+        skip: layers to leave deterministic, given in the same ways.
 
     Example:
         >>> import torch, mnvi
@@ -75,7 +75,7 @@ def convert(
     try:
         converted = copied("convert", model)
     except ValueError:
-        _choose(model, *selection)  # says which layer it is, if it can
+        _choose(model, *selection)  # names the layer if it can
         raise
     call_all_layers(converted)
     for module in converted.modules():
@@ -122,8 +122,8 @@ def _choose(
     if not chosen:
         known = ", ".join(kind.__name__ for kind in BAYESIAN if kind is not Projection)
         raise ValueError(
-            f"convert: there is no layer to convert; known are {known}, not scripted and not quantised, and only/skip "
-            "must leave one"
+            f"convert: there is no layer to convert; layers must be {known}, neither scripted nor quantised, and "
+            "only/skip must leave one"
         )
     for name in chosen:
         _refuse_what_cannot_be_converted(name, candidates[name])
@@ -163,8 +163,8 @@ def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
         )
     if "weight_mask" in module._buffers:
         raise ValueError(
-            f"{where} is pruned; make that final with torch.nn.utils.prune.remove(layer, 'weight') before converting, "
-            f"or skip={name!r}"
+            f"{where} is pruned; make that permanent with torch.nn.utils.prune.remove(layer, 'weight') before "
+            f"converting, or skip={name!r}"
         )
     if "weight" not in module._parameters:
         raise ValueError(
@@ -178,12 +178,12 @@ def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
     original = next(kind for kind in type(module).__mro__ if kind in BAYESIAN)
     if type(module).forward is not original.forward or "forward" in module.__dict__:
         raise ValueError(
-            f"{where} has a forward of its own, which would not use the posterior; replace it by its "
+            f"{where} overrides forward, which would not use the posterior; replace it by its "
             f"torch original, or skip={name!r}"
         )
     if type(module) is not original:
         raise ValueError(
-            f"{where} is a subclass of {original.__name__}, which would not be one any more; replace it by its torch "
+            f"{where} is a subclass of {original.__name__} and would lose that class; replace it by its torch "
             f"original, or skip={name!r}"
         )
 

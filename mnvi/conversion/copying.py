@@ -1,4 +1,4 @@
-"""A model's copy, or the reason why there is none."""
+"""Copies a model, or explains why it cannot."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def copied(caller: str, model: ModuleT) -> ModuleT:
-    """``copy.deepcopy(model)``, with an error that says what stands in its way and what to do.
+    """``copy.deepcopy(model)``, with an error that says what prevents the copy and what to do.
 
     Args:
-        caller: the function that the error is to name.
-        model: left alone.
+        caller: the function that the error names.
+        model: the model to copy; it stays unchanged.
 
     Example:
         >>> import torch
@@ -29,18 +29,18 @@ def copied(caller: str, model: ModuleT) -> ModuleT:
         hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
         if any(isinstance(hook, WeightNorm) for hook in hooks):
             remedy = (
-                "torch.nn.utils.weight_norm stands in the way, remove it with remove_weight_norm or use "
+                "torch.nn.utils.weight_norm prevents it, remove it with remove_weight_norm or use "
                 "torch.nn.utils.parametrizations.weight_norm"
             )
         elif kept := _kept_from_a_graph(model):
-            remedy = f"{', '.join(kept)} was computed and has a gradient's graph; keep .detach() of it, or delete it"
+            remedy = f"{', '.join(kept)} was computed and holds a gradient graph; store its .detach(), or delete it"
         else:
             remedy = str(error)
         raise ValueError(f"{caller}: the model cannot be copied; {remedy}") from error
 
 
 def _kept_from_a_graph(model: nn.Module) -> list[str]:
-    """Attributes that hold a tensor which torch does not copy."""
+    """Attributes that hold a tensor that torch cannot copy."""
     return [
         f"{path}.{name}".lstrip(".")
         for path, module in model.named_modules()

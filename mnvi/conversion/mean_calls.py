@@ -1,13 +1,13 @@
-"""``x.mean(dim)`` in a model's own code, where ``x`` may be a ``Gaussian``.
+"""Makes ``x.mean(dim)`` in a model's own code work when ``x`` is a ``Gaussian``.
 
-``mean`` and ``var`` are a Gaussian's tensors, and a tensor's methods. A model that averages with ``x.mean((2, 3))``
-would call the tensor. So :func:`mnvi.convert` gives such modules a subclass of their class in which those calls ask the
-value first; for everything that is not a random value they mean what they meant.
+``mean`` and ``var`` are tensors of a Gaussian, but methods of a tensor. A model that averages with ``x.mean((2, 3))``
+would call the tensor. So :func:`mnvi.convert` gives such modules a subclass of their class in which these calls look at
+the value first; for anything but a random value they do what they did before.
 
-This reaches the methods of the class: plain, static and class methods, properties, what is nested inside them, and
-methods under decorators that use ``functools.wraps``; and functions that a module holds as an attribute, such as the
-lambda of a module that calls one. It does not reach functions that these call, nor a base class's method that an
-override calls through ``super()``: there the call fails, and :func:`explain_mean_calls` says where and what to write.
+This reaches the methods of the class: plain, static and class methods, properties, functions nested inside them, and
+methods under decorators that use ``functools.wraps``. It also reaches functions that a module holds as an attribute,
+such as a lambda. It does not reach functions that these call, nor a base class's method that an override calls through
+``super()``: there the call fails, and :func:`explain_mean_calls` adds the line and what to write.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mnvi.values.base import RandomValue
 
 _NAMES = ("mean", "var", "std")
 _CALL = "_mnvi_call_method"
-_KNOWN = ("torch.nn.", "mnvi.layers", "mnvi.models")  # whose modules make no such calls
+_KNOWN = ("torch.nn.", "mnvi.layers", "mnvi.models")  # modules here make no such calls
 _MADE: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def call_method(value: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-    """``value.name(*args, **kwargs)``, with a random value answered by its rule for that tensor method.
+    """``value.name(*args, **kwargs)``; for a random value, its rule for that tensor method.
 
     Example:
         >>> import torch, mnvi
@@ -49,9 +49,9 @@ def call_method(value: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def adapt_mean_calls(module: nn.Module) -> None:
-    """Change the calls in a module's methods, and in functions that it holds as attributes, in place.
+    """Rewrite the calls in a module's methods, and in functions that it holds as attributes, in place.
 
-    A function that was changed is the module's own, and cannot be pickled with it.
+    A rewritten function belongs to the module and cannot be pickled with it.
 
     Example:
         >>> import torch, mnvi
@@ -68,10 +68,11 @@ def adapt_mean_calls(module: nn.Module) -> None:
 
 
 def explain_mean_calls(model: nn.Module) -> None:
-    """Make a call of ``x.mean(dim)`` that was not reached fail with its line and what to write there.
+    """Make a call of ``x.mean(dim)`` that was not rewritten fail with its line and what to write there.
 
     Python says "'Tensor' object is not callable", since a Gaussian's ``mean`` is a tensor. A hook that torch calls
-    after ``forward``, whether or not it failed, completes the message. Models of torch's own modules alone need none.
+    after ``forward``, whether or not it failed, completes the message. Models made only of torch's modules need no
+    hook.
 
     Example:
         >>> import torch, mnvi
@@ -93,7 +94,7 @@ def explain_mean_calls(model: nn.Module) -> None:
 
 
 def _complete_message(module: nn.Module, args: Any, output: Any) -> None:
-    if torch.compiler.is_compiling():  # the compiler looks into hooks, and would stop at the next line
+    if torch.compiler.is_compiling():  # the compiler traces hooks, and would stop at the next line
         return
     error = sys.exc_info()[1]
     if not isinstance(error, TypeError) or str(error) != "'Tensor' object is not callable":
@@ -115,7 +116,7 @@ def _complete_message(module: nn.Module, args: Any, output: Any) -> None:
 
 
 def with_mean_calls(cls: type[nn.Module]) -> type[nn.Module]:
-    """The class itself, or the subclass for it where its methods make such calls.
+    """The class itself, or its rewritten subclass if its methods make such calls.
 
     Example:
         >>> import torch
@@ -141,7 +142,7 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
 
 
 def _adapt_attribute(attribute: Any) -> Any:
-    """A class's attribute with its calls changed; the attribute itself if there are none."""
+    """A class attribute with its calls rewritten; the attribute itself if it has none."""
     if isinstance(attribute, FunctionType):
         return _adapt(attribute)
     if type(attribute) in (staticmethod, classmethod):
@@ -156,11 +157,11 @@ def _adapt_attribute(attribute: Any) -> Any:
 
 
 def _adapt(function: FunctionType) -> FunctionType:
-    """The function with its calls changed, and those of the function that it decorates.
+    """The function with its calls rewritten, including those of the function that it decorates.
 
-    Globals and the cells of free variables (``super()``) are those of the function, so that what is defined or replaced
-    later is seen. A decorator is kept by giving its wrapper another function to call, which takes a wrapper that holds
-    ``__wrapped__`` as a free variable; any other is left alone.
+    It shares globals and the cells of free variables (``super()``) with the original, so that it sees later definitions
+    and replacements. A decorator stays: its wrapper calls the rewritten function. This needs a wrapper that holds
+    ``__wrapped__`` as a free variable; other wrappers stay unchanged.
     """
     old = function.__code__
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
@@ -201,7 +202,7 @@ class _AskTheValue(ast.NodeTransformer):
 
 
 def _rewrite(function: FunctionType) -> CodeType:
-    """The function's code with its calls changed; line numbers stay."""
+    """The function's code with its calls rewritten; line numbers stay."""
     old = function.__code__
     if not any(name in code.co_names for code in _with_nested(old) for name in _NAMES):
         return old
@@ -210,10 +211,10 @@ def _rewrite(function: FunctionType) -> CodeType:
         if old.co_name != "<lambda>" and any(_calls(code, function.__globals__) for code in _with_nested(old)):
             raise ValueError(
                 f"convert: {function.__qualname__} calls .mean(), .var() or .std() on a value and its source cannot be "
-                "read, so the call cannot be told from a Gaussian's own mean; use torch.mean(x, dim) there"
+                "read, so the call cannot be rewritten for a Gaussian; use torch.mean(x, dim) there"
             )
         return old
-    arguments = definition.args  # defaults and annotations are taken from the function
+    arguments = definition.args  # defaults and annotations come from the function
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     _AskTheValue().visit(definition)
@@ -221,7 +222,7 @@ def _rewrite(function: FunctionType) -> CodeType:
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
             argument.annotation = None
-    # Names such as `self.__hidden` carry the name of the class that they are written in.
+    # Names such as `self.__hidden` contain the name of the class around them.
     owner = old.co_qualname.split(".")[-2:-1]
     frame = ast.parse(f"def make({', '.join((*old.co_freevars, _CALL))}):\n    class {_class_name(owner)}: pass")
     frame.body[0].body[0].body = [body]  # type: ignore[attr-defined]
@@ -236,7 +237,7 @@ def _class_name(owner: list[str]) -> str:
 
 
 def _definition(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
-    """The syntax tree that code was compiled from, without decorators; None if it cannot be read or told for sure."""
+    """The syntax tree that code was compiled from, without decorators; None if it cannot be read or is ambiguous."""
     try:
         lines, first = inspect.getsourcelines(code)
         indented = lines[0][:1].isspace()
@@ -258,7 +259,7 @@ def _definition(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.
 
 
 def _with_nested(code: CodeType) -> Iterator[CodeType]:
-    """The code, and that of the lambdas, comprehensions and functions inside it."""
+    """The code and the code of lambdas, comprehensions and functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -266,7 +267,7 @@ def _with_nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _calls(code: CodeType, names: dict[str, Any]) -> bool:
-    """Whether bytecode calls a method of the names here, other than a module's function such as ``torch.mean``."""
+    """Whether bytecode calls one of these methods; a module's function such as ``torch.mean`` does not count."""
     instructions = list(dis.get_instructions(code))
     for i, load in enumerate(instructions):
         if load.opname not in ("LOAD_METHOD", "LOAD_ATTR") or load.argval not in _NAMES:
@@ -274,7 +275,7 @@ def _calls(code: CodeType, names: dict[str, Any]) -> bool:
         before = instructions[i - 1]
         if before.opname == "LOAD_GLOBAL" and isinstance(names.get(before.argval), ModuleType):
             continue
-        # Python 3.12 has one instruction for both, and the lowest bit tells that a call follows.
+        # Python 3.12 has one instruction for both; its lowest bit says that a call follows.
         if load.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and (load.arg or 0) & 1):
             return True
         if _unpacks_into(instructions[i + 1 :]):
@@ -283,7 +284,7 @@ def _calls(code: CodeType, names: dict[str, Any]) -> bool:
 
 
 def _unpacks_into(following: list[dis.Instruction]) -> bool:
-    """Whether what lies on top of the stack is called as in ``f(*args)``, which loads a method as it loads a value."""
+    """Whether the top of the stack is called as in ``f(*args)``, which loads a method like any other value."""
     above = 0
     for instruction in following:
         effect = dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
@@ -297,7 +298,7 @@ def _unpacks_into(following: list[dis.Instruction]) -> bool:
 
 
 def _reduce(self: nn.Module, protocol: int) -> tuple:
-    """Pickles and copies name the class as it was written; the subclass is made again from it."""
+    """Pickles and copies name the original class; loading makes the subclass again."""
     return _blank, (vars(type(self))["_written_class"],), self.__getstate__()
 
 

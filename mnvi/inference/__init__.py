@@ -1,4 +1,4 @@
-"""A trained model for prediction alone: folded, frozen, compiled, exported."""
+"""A trained model for prediction only: folded, frozen, compiled, exported."""
 
 from mnvi.inference.exporting import export
 from mnvi.inference.optimizing import optimize_for_inference

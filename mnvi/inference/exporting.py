@@ -1,4 +1,4 @@
-"""A model as a file that runs without this library: ONNX, or torch's own ``.pt2``."""
+"""Saves a model to a file that runs without this library: ONNX, or torch's ``.pt2``."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tuple[Tensor, ...]) -> None:
     """Write a model to a file that any runtime can load, for batches of any size.
 
-    A model with a posterior gets two outputs, ``mean`` and ``variance``; a deterministic one gets ``output``. It is
-    exported in evaluation mode and left in the mode it was in. The file appears under its name when it is complete.
+    A model with a posterior gets two outputs, ``mean`` and ``variance``; a deterministic one gets ``output``. The
+    export uses evaluation mode and restores the model's mode. The file appears under its name once it is complete.
 
-    ONNX has no complementary error function and takes :math:`1 - \\operatorname{erf}` instead: behind a ReLU, means
-    far below zero (five standard deviations and more) then have moments with an error of up to 2e-7 of the standard
-    deviation and variance, instead of being tiny and exact.
+    ONNX has no complementary error function and uses :math:`1 - \\operatorname{erf}` instead. After a ReLU, moments for
+    means far below zero (five standard deviations and more) then have an error of up to 2e-7 of the standard deviation
+    and variance, instead of being tiny and exact.
 
     Args:
-        model: as made by :func:`mnvi.convert` or :func:`mnvi.optimize_for_inference`, or deterministic. Optimising
-            first makes the file larger, up to twice, and does not make onnxruntime noticeably faster.
+        model: a model from :func:`mnvi.convert` or :func:`mnvi.optimize_for_inference`, or a deterministic one.
+            Optimising first makes the file larger, up to twice, and does not make onnxruntime noticeably faster.
         path: ends in ``.onnx`` (needs the extra ``mnvi[export]``; one file, weights included) or ``.pt2`` (for
-            ``torch.export.load``); its folder exists.
+            ``torch.export.load``); its folder must exist.
         example: an input, or a tuple of inputs, with the batch as dimension 0. Other sizes become fixed.
 
     Example:
@@ -61,7 +61,7 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
     with _quiet(), _evaluation_mode(model), torch.no_grad():
         output_names = _output_names(model(*inputs))
         program = _trace(model, inputs)
-        # a folder of its own rather than a temporary file, so that the file gets the usual permissions
+        # a temporary folder, not a temporary file, so that the file gets the usual permissions
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             unfinished = Path(folder) / path.name
             write(program, unfinished, input_names, output_names)
@@ -69,7 +69,7 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
 
 
 class _PlainOutputs(nn.Module):
-    """Returns tensors only, so that whoever loads the file needs no class of this library."""
+    """Returns only tensors, so that loading the file needs no class of this library."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _PlainOutputs(nn.Module):
 
 
 def _trace(model: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
-    # a batch of one would be taken for a constant
+    # torch would take a batch of one for a constant
     inputs = tuple(torch.cat([x, x]) if len(x) == 1 else x for x in inputs)
     batch = torch.export.Dim("batch")
     return torch.export.export(
@@ -110,7 +110,7 @@ def _checked_inputs(example: object) -> tuple[Tensor, ...]:
     sizes = {x.shape[0] if x.dim() else 0 for x in inputs}
     if len(sizes) > 1 or 0 in sizes:
         raise ValueError(
-            "export: dimension 0 of every example is the batch, of one size of at least 1; got shapes "
+            "export: dimension 0 of every example is the batch, of equal size >= 1; got shapes "
             f"{', '.join(str(tuple(x.shape)) for x in inputs)}"
         )
     return inputs
@@ -147,7 +147,7 @@ def _write_onnx(program: ExportedProgram, path: Path, inputs: list[str], outputs
     assert converted is not None
     graph = converted.model.graph
     for value in [value for node in graph for value in node.outputs if value.name in outputs]:
-        value.name = f"{value.name}_inside"  # the exporter names values after operations, and there is one called mean
+        value.name = f"{value.name}_inside"  # the exporter names values after operations, one of which is called mean
     for value, name in zip(graph.outputs, outputs, strict=True):
         value.name = name
     converted.save(path, external_data=False)
@@ -156,7 +156,7 @@ def _write_onnx(program: ExportedProgram, path: Path, inputs: list[str], outputs
 
 @contextlib.contextmanager
 def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode and as written, not compiled; every module is then put back as it was."""
+    """Switch to evaluation mode, uncompiled; afterwards restore every module."""
     before = [(module, module.training, compiled_call(module)) for module in model.modules()]
     model.eval()
     for module, _, _ in before:
@@ -171,7 +171,7 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter reports its progress, and its deprecations, to people who did not call it."""
+    """Silence the exporter, which reports progress and deprecations to users who did not call it."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():

@@ -1,35 +1,85 @@
-"""Batch norm folded into the layer before it: in evaluation it only scales and shifts that layer's output."""
+"""Folds a batch norm into the layer before it: in evaluation it only scales and shifts that layer's output."""
 
 from __future__ import annotations
 
-import inspect
-import logging
-from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, fx, nn
+import torch
+from torch import Tensor, nn
 
-from mnvi import layers
-from mnvi.inference.frozen import can_be_frozen
+from mnvi.inference.batch_norm_pairs import find_pairs
+from mnvi.inference.frozen import freeze
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.convolution import geometry
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.montecarlo import MonteCarlo
 
-logger = logging.getLogger("mnvi")
 
-_KINDS = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
-_LAYERS = tuple(getattr(package, kind) for package in (nn, layers) for kind in _KINDS)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+def fold_batch_norms(model: nn.Module) -> None:
+    """Fold, in place, every batch norm of a model in evaluation mode that the layer before it can absorb.
+
+    Args:
+        model: layers that absorb a batch norm are frozen (:func:`mnvi.inference.frozen.freeze`).
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).eval()
+        >>> fold_batch_norms(net)
+        >>> net[1]
+        FoldedBatchNorm(dims=2)
+    """
+    if isinstance(model, MonteCarlo | Ensemble):  # batching and stacking cannot be traced, but the networks inside can
+        for network in [model.net] if isinstance(model, MonteCarlo) else model.members:
+            fold_batch_norms(network)
+        return
+    pairs = find_pairs(model)
+    for norm, layer in pairs.items():
+        fold(layer, norm)
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in pairs:
+            model.set_submodule(name, FoldedBatchNorm(_output_dims(pairs[module])))
+
+
+def fold(layer: Any, norm: Any) -> None:
+    r"""Let a layer do the work of the batch norm behind it, in place and in float64.
+
+    With :math:`s = \gamma/\sqrt{\text{running var} + \epsilon}` weights become :math:`sM`, biases
+    :math:`s(b - \text{running mean}) + \beta`, and the variances of both are multiplied by :math:`s^2`.
+
+    Args:
+        layer: linear or a convolution, with or without posterior; one with a posterior is frozen.
+        norm: in evaluation mode.
+
+    Example:
+        >>> import torch
+        >>> layer, norm = torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3, eps=3.0).eval()
+        >>> before = layer.weight.detach().clone()
+        >>> fold(layer, norm)
+        >>> torch.allclose(layer.weight, before / 2)  # running variance 1, so s = 1 / sqrt(1 + 3)
+        True
+    """
+    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    bias = -norm.running_mean.double() if layer.bias is None else layer.bias.double() - norm.running_mean.double()
+    bias = bias * scale
+    if norm.bias is not None:
+        bias = bias + norm.bias.double()
+    weight = layer.weight
+    per_output = geometry(layer).along_outputs(scale, weight)
+    # new parameters: the old ones may be tied to another layer's
+    layer.weight = nn.Parameter((weight.double() * per_output).to(weight.dtype), requires_grad=False)
+    layer.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
+    if isinstance(layer, BayesianLayer):
+        freeze(layer, gain=scale.square())
 
 
 class FoldedBatchNorm(nn.Module):
-    """Stands where a batch norm was; the layer before it does its work.
+    """Replaces a batch norm whose work the layer before it does.
 
     Args:
-        dims: dimensions of the values that the folding is right for. A batch norm acts on dimension 1, which for a
-            linear layer's output is the one of its units only if there are two.
+        dims: number of input dimensions for which the folding is right. A batch norm acts on dimension 1, which holds
+            the units of a linear layer's output only if there are two dimensions.
 
     Example:
         >>> import torch
@@ -45,120 +95,12 @@ class FoldedBatchNorm(nn.Module):
         if x.dim() != self.dims:
             raise ValueError(
                 f"a batch norm was folded into the layer before it for {self.dims}-dimensional values, got shape "
-                f"{tuple(x.shape)}; use the model as it was before mnvi.optimize_for_inference"
+                f"{tuple(x.shape)}; use the model from before mnvi.optimize_for_inference"
             )
         return x
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}"
-
-
-def take_out_batch_norms(model: nn.Module) -> dict[nn.Module, nn.Module]:
-    """Take out, in place, every batch norm of a model in evaluation mode that the layer before it can take in.
-
-    Pairs are found in the graph of ``torch.fx``; a layer whose output goes anywhere else as well keeps its batch norm.
-    Nothing is taken out of a model that cannot be traced. The log, under the name "mnvi", reports both.
-
-    Args:
-        model: changed in place; it computes the same again once :func:`mnvi.inference.frozen.freeze` has been given
-            every pair.
-
-    Returns:
-        Layers, each with the batch norm that it is to take in.
-
-    Example:
-        >>> import torch
-        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).eval()
-        >>> take_out_batch_norms(net)
-        {Linear(in_features=2, out_features=3, bias=True): BatchNorm1d(3, ...)}
-        >>> net[1]
-        FoldedBatchNorm(dims=2)
-    """
-    if isinstance(model, MonteCarlo | Ensemble):  # batching and stacking cannot be traced, the networks inside can
-        networks = [model.net] if isinstance(model, MonteCarlo) else model.members
-        return {layer: norm for network in networks for layer, norm in take_out_batch_norms(network).items()}
-    norms = {module: name for name, module in model.named_modules() if isinstance(module, _NORMS)}
-    if not norms:
-        return {}
-    try:
-        as_traced = _AsTraced(model.forward)
-        pairs = _find_pairs(model, as_traced.defaults)
-    except Exception as error:  # whatever a model's own code raises when fed with proxies
-        reason = str(error).partition("\n")[0]
-        logger.warning(
-            "none of the %d batch norms was folded: %s cannot be traced by torch.fx (%s: %s)",
-            len(norms), type(model).__name__, type(error).__name__, reason,
-        )  # fmt: skip
-        return {}
-    if pairs and as_traced.defaults:
-        model.register_forward_pre_hook(as_traced, with_kwargs=True)
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module in pairs:
-            model.set_submodule(name, FoldedBatchNorm(_output_dims(pairs[module])))
-    if left := [name for norm, name in norms.items() if norm not in pairs]:
-        logger.warning("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
-    return {layer: norm for norm, layer in pairs.items()}
-
-
-class _AsTraced:
-    """A hook before ``forward`` that refuses arguments other than those that the batch norms were folded for."""
-
-    def __init__(self, forward: Callable) -> None:
-        parameters = inspect.signature(forward).parameters.items()
-        self.defaults = {name: parameter.default for name, parameter in parameters if _has_default(parameter)}
-        self.places = {name: place for place, (name, _) in enumerate(parameters)}
-
-    def __call__(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        for name, default in self.defaults.items():
-            place = self.places[name]
-            given = args[place] if place < len(args) else kwargs.get(name, default)
-            if given is not default and (isinstance(given, Tensor) or given != default):
-                raise ValueError(
-                    f"batch norms were folded for {name}={default!r}, which this call changes; use the model as it was "
-                    "before mnvi.optimize_for_inference"
-                )
-
-
-def _has_default(parameter: inspect.Parameter) -> bool:
-    return parameter.default is not inspect.Parameter.empty
-
-
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
-
-
-def _find_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, nn.Module]:
-    """Batch norms, each with the layer whose every output goes to it and to nothing else."""
-    graph = _Tracer().trace(model, concrete_args=defaults or None)
-    modules = dict(model.named_modules(remove_duplicate=False))
-    calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
-    used_otherwise = set()
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[modules[str(node.target)]].append(node)
-        elif node.op == "get_attr":  # e.g. a weight that is tied to an operation outside its layer
-            used_otherwise.add(modules.get(str(node.target).rpartition(".")[0]))
-    pairs = {}
-    for norm in calls:
-        sources = {source for node in calls[norm] for source in node.all_input_nodes}
-        makers = {modules[str(source.target)] if source.op == "call_module" else None for source in sources}
-        if len(makers) != 1 or (layer := makers.pop()) is None or used_otherwise & {layer, norm}:
-            continue
-        readers = {reader for node in calls[layer] for reader in node.users}
-        if readers == set(calls[norm]) and sources == set(calls[layer]) and _fits(layer, norm):
-            pairs[norm] = layer
-    return pairs
-
-
-def _fits(layer: Any, norm: Any) -> bool:
-    """Subclasses may compute something else, hooks may read the values between the two or set the weight."""
-    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
-    if hooked or type(layer) not in _LAYERS or type(norm) not in _NORMS:
-        return False
-    if isinstance(layer, BayesianLayer) and not can_be_frozen(layer):
-        return False
-    return norm.running_var is not None and bool(norm.num_features == geometry(layer).out_units(layer.weight))
 
 
 def _output_dims(layer: Any) -> int:

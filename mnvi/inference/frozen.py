@@ -1,4 +1,4 @@
-"""Layers for inference only: what does not depend on the input is computed once, and a batch norm is taken in."""
+"""Posteriors for inference only: they compute once what does not depend on the input."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mnvi.layers.base import BayesianLayer
-from mnvi.layers.convolution import geometry
 from mnvi.moments.affine import Affine
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 
 
 class FrozenPosterior(Posterior):
-    """What the posteriors for inference share: they propagate moments and know nothing of priors."""
+    """Base of posteriors for inference, which propagate moments and have no prior."""
 
     @abstractmethod
     def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
         """The tensors to keep.
 
         Args:
-            layer: with its learnt posterior; its weight and bias are scaled already.
-            gain: factor on the variances of weights and biases that comes from that scaling, one per output unit.
+            layer: still has its learnt posterior; its weight and bias are already scaled.
+            gain: factor that this scaling puts on the variances of weights and biases, one per output unit.
         """
 
     @abstractmethod
@@ -39,17 +38,15 @@ class FrozenPosterior(Posterior):
             return expectation, self.variance(layer, affine, widened(mean), None if var is None else widened(var))
 
     def add_parameters(self, layer: BayesianLayer) -> None:
-        """There are none: nothing is learnt any more."""
+        """Adds none: nothing is learnt any more."""
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
-        raise TypeError(
-            "kl_divergence: a model optimised for inference no longer knows its priors; ask the model it was made from"
-        )
+        raise TypeError("kl_divergence: a model optimised for inference has no priors; use the model it was made from")
 
 
 @dataclass(frozen=True)
 class FrozenMultiplicativeNoise(FrozenPosterior):
-    r""":class:`mnvi.MultiplicativeNoise` for inference; one product and one sum are left before the convolution.
+    r""":class:`mnvi.MultiplicativeNoise` for inference; only one product and one sum precede the convolution.
 
     .. math:: V = A\,(v + (r\circ x)^2), \qquad A = M\circ M\circ(1+\alpha), \quad r = \sqrt{\alpha/(1+\alpha)}
     """
@@ -104,7 +101,7 @@ class FrozenMeanField(FrozenPosterior):
 
 @dataclass(frozen=True)
 class FrozenSharedMeanField(FrozenPosterior):
-    r""":class:`mnvi.SharedMeanField` for inference; the sum that all outputs of a group share is still taken once.
+    r""":class:`mnvi.SharedMeanField` for inference; all outputs of a group still share one sum.
 
     .. math:: V_i = g_i \sum_j s_j (v_j + x_j^2) + \sum_j m_{ij}^2 v_j
     """
@@ -113,7 +110,7 @@ class FrozenSharedMeanField(FrozenPosterior):
         spread = widened(layer.weight_variance())
         affine = layer.geometry
         return {
-            # of one output per group
+            # one output per group
             "spread": spread[:, :1] if affine.transposed else spread[:: len(spread) // affine.groups],
             "second_moment": widened(layer.weight).square(),
             "gain": affine.along_input(gain.to(spread.dtype)),  # outputs have the layout of inputs
@@ -144,9 +141,13 @@ _FROZEN: dict[type[Posterior], type[FrozenPosterior]] = {
 
 
 def can_be_frozen(layer: BayesianLayer) -> bool:
-    """Whether there is a form for inference: not for a posterior of a user's own with :meth:`Posterior.moments` of its
-    own."""
+    """Whether the posterior has a form for inference; one from outside mnvi that overrides ``moments`` has none."""
     return _frozen(_learnt(layer)) is not None
+
+
+def is_frozen(layer: BayesianLayer) -> bool:
+    """Whether the posterior is one of those here already."""
+    return isinstance(_learnt(layer), FrozenPosterior)
 
 
 def _frozen(posterior: Posterior) -> type[FrozenPosterior] | None:
@@ -159,15 +160,12 @@ def _learnt(layer: BayesianLayer) -> Posterior:
     return layer.posterior.posterior if isinstance(layer.posterior, Sampled) else layer.posterior
 
 
-def freeze(layer: nn.Module, norm: Any = None) -> None:
-    r"""Replace, in place, a layer's posterior by its counterpart for inference, and let it do a batch norm's work.
-
-    With :math:`s = \gamma/\sqrt{\text{running var} + \epsilon}` weights become :math:`sM`, biases
-    :math:`s(b - \text{running mean}) + \beta`, and the variances of both are multiplied by :math:`s^2`.
+def freeze(layer: BayesianLayer, gain: Tensor | None = None) -> None:
+    """Replace, in place, a layer's posterior by its counterpart for inference.
 
     Args:
-        layer: its posterior's parameters are removed; ``weight`` and ``bias`` stay. It may be deterministic.
-        norm: the batch norm that follows the layer, in evaluation mode.
+        layer: loses its posterior's parameters; ``weight`` and ``bias`` stay.
+        gain: factor for the variances of weights and biases, one per output unit; None for 1.
 
     Example:
         >>> import torch, mnvi
@@ -176,38 +174,15 @@ def freeze(layer: nn.Module, norm: Any = None) -> None:
         >>> list(layer.state_dict())
         ['weight', 'bias', 'noise', 'second_moment']
     """
-    gain = None if norm is None else _take_in(layer, norm)
-    if isinstance(layer, BayesianLayer):
-        _freeze(layer, gain)
-
-
-def _freeze(layer: BayesianLayer, gain: Tensor | None) -> None:
     kind = _frozen(_learnt(layer))
     assert kind is not None
     frozen = kind()
     with torch.no_grad():
         if gain is None:
             gain = widened(layer.weight).new_ones(layer.geometry.out_units(layer.weight))
-        constants = frozen.constants(layer, gain)  # of the learnt posterior, which is still in place
+        constants = frozen.constants(layer, gain)  # needs the learnt posterior, which is still in place
     for name in [name for name in layer._parameters if name not in ("weight", "bias")]:
         delattr(layer, name)
     for name, constant in constants.items():
         layer.register_buffer(name, None if constant is None else constant.to(widened(layer.weight).dtype).clone())
     layer.posterior = Sampled(frozen) if isinstance(layer.posterior, Sampled) else frozen
-
-
-def _take_in(layer: Any, norm: Any) -> Tensor:
-    """Scale and shift the layer's output by the batch norm's; returns the squared scale. Float64 until the end."""
-    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
-    if norm.weight is not None:
-        scale = scale * norm.weight.double()
-    bias = -norm.running_mean.double() if layer.bias is None else layer.bias.double() - norm.running_mean.double()
-    bias = bias * scale
-    if norm.bias is not None:
-        bias = bias + norm.bias.double()
-    weight = layer.weight
-    per_output = geometry(layer).along_outputs(scale, weight)
-    # new parameters: the old ones may be tied to another layer's
-    layer.weight = nn.Parameter((weight.double() * per_output).to(weight.dtype), requires_grad=False)
-    layer.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
-    return scale.square()

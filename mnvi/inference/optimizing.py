@@ -1,4 +1,4 @@
-"""A trained model made fast: batch norm folded, everything that does not depend on the input computed once."""
+"""Makes a trained model fast: folds batch norms and computes once everything that does not depend on the input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from mnvi.conversion.copying import copied
-from mnvi.inference.folding import take_out_batch_norms
-from mnvi.inference.frozen import can_be_frozen, freeze
-from mnvi.layers.base import BayesianLayer, bayesian_layers
+from mnvi.inference.folding import fold_batch_norms
+from mnvi.inference.frozen import can_be_frozen, freeze, is_frozen
+from mnvi.layers.base import bayesian_layers
 from mnvi.moments._torch import plain_call, set_compiled_call
 
 logger = logging.getLogger("mnvi")
@@ -21,22 +21,22 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_last: bool | None = None) -> ModuleT:
     r"""A copy of a model for prediction only: same results within float error, in less time.
 
-    Batch norms are folded into the layer before them, means and variances alike; squared weights, weight variances and
-    noise variances are computed once. The copy is in evaluation mode and its parameters ask for no gradient; the model
-    itself is left alone. A batch norm that does not follow a linear or convolution layer stays, as do all of them in a
-    model that ``torch.fx`` cannot trace; the log, under the name "mnvi", says so. Deterministic models are accepted:
-    they get their batch norms folded. It is ``forward`` that keeps its results: a batch norm that another method calls
-    may be folded away, and arguments other than the defaults that it was traced with are refused.
+    Each batch norm is folded into the layer before it, for means and variances; squared weights, weight variances and
+    noise variances are computed once. The copy is in evaluation mode and its parameters require no gradient; the model
+    itself stays unchanged. A batch norm that does not follow a linear or convolution layer stays, as do all of them in
+    a model that ``torch.fx`` cannot trace; the log, under the name "mnvi", reports this. For deterministic models, too,
+    batch norms are folded. Only ``forward`` keeps its results: a batch norm that another method calls may be gone, and
+    ``forward`` refuses arguments that differ from the defaults it was traced with.
 
     ``state_dict`` holds the precomputed tensors beside ``weight`` and ``bias``. Pickles and deep copies are complete
-    but not compiled: that is what ``torch.compile(copy)`` is for.
+    but not compiled; call ``torch.compile(copy)`` on them.
 
     Args:
-        model: any module, as made by :func:`mnvi.convert` or deterministic.
-        compile: compile the copy with ``torch.compile``, at its first call and again for a new size of batch.
-        channels_last: lay the weights of convolutions, and with them images, out with the channels last. None: if
-            compiled. On a CPU that was never slower for LeNet, AllCNN and ResNet18; without compiling it helped the
-            first and slowed the last, so measure.
+        model: any module, from :func:`mnvi.convert` or deterministic.
+        compile: compile the copy with ``torch.compile``, at its first call and again for a new batch size.
+        channels_last: store the weights of convolutions, and with them images, with the channels last. None means only
+            if compiled. On a CPU this was never slower for compiled LeNet, AllCNN and ResNet18; without compiling it
+            sped up the first and slowed down the last, so measure.
 
     Example:
         >>> import torch, mnvi
@@ -52,13 +52,13 @@ def optimize_for_inference(model: ModuleT, *, compile: bool = True, channels_las
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize_for_inference: model must be a torch.nn.Module, got {type(model).__name__}")
     fast = copied("optimize_for_inference", uncompiled(model)).eval().requires_grad_(False)
-    norms = take_out_batch_norms(fast)
-    for layer in dict.fromkeys([*norms, *bayesian_layers(fast)]):
-        if not isinstance(layer, BayesianLayer) or can_be_frozen(layer):
-            freeze(layer, norms.get(layer))
-        else:
+    fold_batch_norms(fast)
+    for layer in bayesian_layers(fast):
+        if can_be_frozen(layer):
+            freeze(layer)
+        elif not is_frozen(layer):
             logger.warning(
-                "a layer keeps its posterior %s as it is: the posterior has moments of its own", layer.posterior
+                "a layer keeps its posterior %s as it is: the posterior overrides Posterior.moments", layer.posterior
             )
     if compile if channels_last is None else channels_last:
         _put_channels_last(fast)
@@ -74,7 +74,7 @@ def uncompiled(model: ModuleT) -> ModuleT:
 
 
 def _compile(model: nn.Module) -> None:
-    """In place: unlike with ``torch.compile(model)`` the model keeps its class and the names in its ``state_dict``."""
+    """Compile in place: unlike ``torch.compile(model)`` this keeps the model's class and names in its state."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return plain_call(model, *args, **kwargs)
@@ -83,7 +83,7 @@ def _compile(model: nn.Module) -> None:
 
 
 def _put_channels_last(model: nn.Module) -> None:
-    """Convolutions take their layout from their weights, whatever their input's is."""
+    """Store weights with channels last: convolutions use the layout of their weights, whatever that of their input."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.dim() in formats:

@@ -1,4 +1,4 @@
-"""Attention whose projections are layers that are called, so that they can have a posterior."""
+"""Attention that calls its projections as layers, so that they can have a posterior."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mnvi.rules.attention import as_additive, attend_in_heads, reported_weights
 
 
 class _NamedAsInTorch(nn.Module):
-    """Saves ``in_proj.weight`` under the name that ``torch.nn.MultiheadAttention`` has for it, ``in_proj_weight``."""
+    """Saves ``in_proj.weight`` under torch's name in ``torch.nn.MultiheadAttention``, ``in_proj_weight``."""
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         own: dict[str, Any] = {}
@@ -32,11 +32,11 @@ class BayesianProjection(_NamedAsInTorch, Linear):
 class MultiheadAttention(nn.MultiheadAttention):
     """:class:`torch.nn.MultiheadAttention`, computed by calling its projections.
 
-    torch's own hands the weights of its projections to a function, past any posterior. :func:`mnvi.convert` turns it
-    into this one, where ``in_proj`` (or ``q_proj``, ``k_proj``, ``v_proj``, when keys or values have another width) and
-    ``out_proj`` are layers that get a posterior like any other. Names in the ``state_dict`` stay torch's. With separate
-    projections the input biases are deterministic. How means and variances go through the attention itself is said in
-    :mod:`mnvi.rules.attention`.
+    torch's version hands the weights of its projections to a function, past any posterior. :func:`mnvi.convert` turns
+    it into this class, where ``in_proj`` (or ``q_proj``, ``k_proj``, ``v_proj``, when keys or values have another
+    width) and ``out_proj`` are layers that get a posterior like any other. Names in the ``state_dict`` stay torch's.
+    With separate projections the input biases are deterministic. :mod:`mnvi.rules.attention` describes how means and
+    variances go through the attention itself.
 
     Args:
         args, kwargs: as in :class:`torch.nn.MultiheadAttention`.
@@ -60,7 +60,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @classmethod
     def take_over(cls, attention: nn.MultiheadAttention) -> None:
-        """Turn torch's attention into this one, in place."""
+        """Turn torch's attention into this class, in place."""
         names = ["in_proj"] if attention._qkv_same_embed_dim else ["q_proj", "k_proj", "v_proj"]
         for name in ("in_proj", "q_proj", "k_proj", "v_proj"):
             weight = attention._parameters.pop(f"{name}_weight")
@@ -91,11 +91,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> Any:
         if is_causal and attn_mask is None:
-            raise ValueError("MultiheadAttention: is_causal=True is only a hint; give the attn_mask it hints at")
+            raise ValueError("MultiheadAttention: is_causal=True is only a hint; pass the attn_mask too")
         batched = query.dim() == 3
         if not batched or not self.batch_first:
             order = (lambda x: x.transpose(0, 1)) if batched else (lambda x: x[None])
-            # one object stays one, so that it is projected once
+            # one object stays one object, so that it is projected only once
             ordered = {id(x): order(x) for x in (query, key, value)}
             query, key, value = (ordered[id(x)] for x in (query, key, value))
         if key_padding_mask is not None and not batched:

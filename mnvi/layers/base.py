@@ -1,4 +1,4 @@
-"""What all layers with a posterior share."""
+"""Base class of layers with a posterior."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mnvi.values.joint import JointGaussian
 class BayesianLayer(nn.Module):
     """Base class of layers with a posterior; their output is a :class:`mnvi.Gaussian`.
 
-    Layers are made by :func:`mnvi.convert`, or directly with torch's arguments and ``posterior=``. A forward pass goes
+    Make layers with :func:`mnvi.convert`, or directly with torch's arguments and ``posterior=``. A forward pass goes
     one way: the layer works out the linear operation and the input's moments (:meth:`prepared`) and hands them to the
     posterior (:meth:`mnvi.Posterior.output`).
 
-    To give a layer of your own a posterior, derive from this class and from the layer, set :attr:`geometry`, and
-    override :meth:`prepared` where the input is changed first; :func:`mnvi.register_layer` then makes
-    :func:`mnvi.convert` use it.
+    To give your own layer a posterior, derive from this class and from the layer, set :attr:`geometry`, and override
+    :meth:`prepared` if the layer changes its input first; :func:`mnvi.register_layer` then makes :func:`mnvi.convert`
+    use it.
 
     Args:
-        args, kwargs: those of torch's layer of the same name.
-        posterior: what is learnt about the weights, e.g. ``mnvi.MultiplicativeNoise(prior_variance=1.0)``.
+        args, kwargs: as in torch's layer of the same name.
+        posterior: the posterior of the weights, e.g. ``mnvi.MultiplicativeNoise(prior_variance=1.0)``.
 
     Example:
         >>> import torch, mnvi
@@ -47,10 +47,10 @@ class BayesianLayer(nn.Module):
         self.adopt(posterior)
 
     def adopt(self, posterior: Posterior) -> None:
-        """Take on a posterior: add its parameters to the layer's own.
+        """Take on a posterior: add its parameters to those of the layer.
 
         Args:
-            posterior: what is learnt about the weights.
+            posterior: the posterior of the weights.
         """
         if not isinstance(posterior, Posterior):
             raise TypeError(
@@ -62,7 +62,7 @@ class BayesianLayer(nn.Module):
 
     @property
     def geometry(self) -> Affine:
-        """The linear operation that the weights are for, as far as it does not depend on the input."""
+        """The linear operation of the weights, without the parts that depend on the input."""
         raise NotImplementedError
 
     @property
@@ -72,11 +72,11 @@ class BayesianLayer(nn.Module):
 
     @property
     def fan_in(self) -> int:
-        """Number of inputs that meet in one output."""
+        """Number of inputs that one output sums over."""
         return self.weight[0].numel()
 
     def prepared(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
-        """The linear operation for this input, and the input that it is applied to.
+        """The linear operation for this input, and the input to apply it to.
 
         Args:
             x: the layer's input.
@@ -95,7 +95,7 @@ class BayesianLayer(nn.Module):
         return self.posterior.weight_variance(self)
 
     def bias_variance(self) -> Tensor | None:
-        """Posterior variance of every bias, or None where biases are known."""
+        """Posterior variance of every bias, or None if biases are deterministic."""
         return self.posterior.bias_variance(self)
 
     def kl_divergence(self) -> Tensor:
@@ -133,7 +133,7 @@ class BayesianLayer(nn.Module):
 
 
 def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
-    """All layers of a model that have a posterior, each once.
+    """All layers of a model with a posterior, each once.
 
     Args:
         model: any module, a layer included.

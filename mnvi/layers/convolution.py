@@ -1,4 +1,4 @@
-"""Convolutions of one to three dimensions, and transposed ones.
+"""Convolutions and transposed convolutions in one to three dimensions.
 
 Zero padding is exact, and so is ``padding_mode="circular"`` for kernels no longer than the input. With ``"reflect"``
 and ``"replicate"`` the copies of a random entry count as independent of it. Only border outputs are affected: for a
@@ -35,7 +35,7 @@ def geometry(layer: nn.Module) -> Affine:
 
 
 def _pads_first(layer: ConvNd) -> bool:
-    """Whether the input is padded before the convolution, which knows only zeros, as many on both sides."""
+    """Whether to pad before the convolution, which itself pads only with zeros and equally on both sides."""
     return layer.padding_mode != "zeros" or isinstance(layer.padding, str)
 
 
@@ -61,7 +61,7 @@ class _ForwardConvolution(_Convolution):
 class _TransposedConvolution(_Convolution, ConvTransposeNd):
     @property
     def fan_in(self) -> int:
-        """On average over the outputs: a stride spreads the inputs over so many more of them."""
+        """The average over outputs: a stride spreads the inputs over that many more outputs."""
         return max(1, self.weight[:, 0].numel() // (self.groups * math.prod(self.stride)))
 
     def prepared(self, x: Tensor | Gaussian, output_size: list[int] | None = None) -> tuple[Affine, Tensor | Gaussian]:
@@ -82,7 +82,7 @@ class Conv1d(_ForwardConvolution, nn.Conv1d):
 
     Args:
         args, kwargs: as in :class:`torch.nn.Conv1d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -99,7 +99,7 @@ class Conv2d(_ForwardConvolution, nn.Conv2d):
 
     Args:
         args, kwargs: as in :class:`torch.nn.Conv2d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -116,7 +116,7 @@ class Conv3d(_ForwardConvolution, nn.Conv3d):
 
     Args:
         args, kwargs: as in :class:`torch.nn.Conv3d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -131,7 +131,7 @@ class ConvTranspose1d(_TransposedConvolution, nn.ConvTranspose1d):
 
     Args:
         args, kwargs: as in :class:`torch.nn.ConvTranspose1d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -146,7 +146,7 @@ class ConvTranspose2d(_TransposedConvolution, nn.ConvTranspose2d):
 
     Args:
         args, kwargs: as in :class:`torch.nn.ConvTranspose2d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi
@@ -161,7 +161,7 @@ class ConvTranspose3d(_TransposedConvolution, nn.ConvTranspose3d):
 
     Args:
         args, kwargs: as in :class:`torch.nn.ConvTranspose3d`; the input may be a tensor or a :class:`mnvi.Gaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi

@@ -18,7 +18,7 @@ class Linear(BayesianLayer, nn.Linear):
     Args:
         args, kwargs: as in :class:`torch.nn.Linear`; the input may be a tensor, a :class:`mnvi.Gaussian` or
             a :class:`mnvi.JointGaussian`.
-        posterior: what is learnt about the weights, see :class:`mnvi.Posterior`.
+        posterior: the posterior of the weights, see :class:`mnvi.Posterior`.
 
     Example:
         >>> import torch, mnvi

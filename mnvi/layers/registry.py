@@ -1,4 +1,4 @@
-"""Which class of layer has which counterpart with a posterior."""
+"""Registry of layer classes and their counterparts with a posterior."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BAYESIAN: dict[type[nn.Module], type[BayesianLayer]] = {
 
 
 def register_layer(original: type[nn.Module]) -> Callable[[LayerT], LayerT]:
-    """Class decorator: :func:`mnvi.convert` turns layers of a class into the decorated one.
+    """Class decorator: :func:`mnvi.convert` turns layers of a class into the decorated class.
 
     Args:
-        original: the class of deterministic layers, by itself: subclasses of it are registered for themselves.
+        original: the class of deterministic layers; its subclasses need their own registration.
 
     Example:
         >>> import torch, mnvi

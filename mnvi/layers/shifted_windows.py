@@ -1,7 +1,7 @@
 """The attention of torchvision's Swin transformers, computed by calling its projections.
 
-``ShiftedWindowAttention`` and ``ShiftedWindowAttentionV2`` are subclasses of torchvision's classes of these names, made
-when first asked for: torchvision is optional.
+``ShiftedWindowAttention`` and ``ShiftedWindowAttentionV2`` are subclasses of torchvision's classes of the same name.
+They are made on first use, because torchvision is optional.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLASSES = ("ShiftedWindowAttention", "ShiftedWindowAttentionV2")
 
 
 def is_torchvisions(module: nn.Module) -> bool:
-    """Whether a module is one of torchvision's classes that this file has a subclass of."""
+    """Whether a module is of a torchvision class that this file subclasses."""
     return type(module).__module__ == _TORCHVISIONS and type(module).__name__ in _CLASSES
 
 
@@ -33,10 +33,10 @@ def __getattr__(name: str) -> Any:
 
 
 class _CallsItsLayers(nn.Module):
-    """Shifted-window attention by calls of ``qkv`` and ``proj``.
+    """Shifted-window attention that calls ``qkv`` and ``proj``.
 
-    In the second version of Swin the keys have no bias: the mean of theirs is taken out again. With a mean-field
-    posterior its variance stays.
+    In the second version of Swin the keys have no bias: the mean of their bias is subtracted again. With a mean-field
+    posterior the variance of that bias stays.
     """
 
     qkv: Any
@@ -90,7 +90,7 @@ class _CallsItsLayers(nn.Module):
         return nn.functional.dropout(out, self.dropout, self.training)
 
     def _mask(self, grid: tuple[int, int], shift: list[int], device: torch.device) -> Tensor:
-        """Tokens that the cyclic shift brought together from opposite borders do not attend to each other."""
+        """Keeps tokens apart that the cyclic shift brought together from opposite borders."""
         borders = []
         for window, by, windows in zip(self.window_size, shift, grid, strict=True):
             place = torch.arange(window * windows, device=device)
@@ -103,6 +103,6 @@ class _CallsItsLayers(nn.Module):
         return (region[:, None, :] != region[:, :, None]) * _FORBIDDEN
 
 
-# torchvision's: the largest temperature of cosine attention, and what keeps tokens apart.
+# torchvision's constants: the largest temperature of cosine attention, and the score that keeps tokens apart.
 _LARGEST_LOGIT_SCALE = 4.605170185988092  # log 100
 _FORBIDDEN = -100.0

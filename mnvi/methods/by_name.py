@@ -19,7 +19,7 @@ Network = nn.Module | Callable[[], nn.Module]
 
 
 def build(name: str, network: Network, **hyperparameters: Any) -> nn.Module:
-    """A method from the paper's tables, ready to be trained with :class:`Objective`.
+    """Build a method from the paper's tables, ready for training with :class:`mnvi.Objective`.
 
     ===============  ===============================================================  ===========================
     name             hyperparameters                                                  output
@@ -36,9 +36,9 @@ def build(name: str, network: Network, **hyperparameters: Any) -> nn.Module:
 
     Args:
         name: one of the above.
-        network: a function that builds the deterministic network, or such a network, of which a copy is taken; an
-            ensemble needs the function.
-        hyperparameters: of the method.
+        network: a function that builds the deterministic network, or such a network, which is copied; an ensemble needs
+            the function.
+        hyperparameters: those of the method.
 
     Example:
         >>> import torch, mnvi

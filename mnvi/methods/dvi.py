@@ -11,10 +11,10 @@ from mnvi.values.joint import JointGaussian
 class DVI(nn.Module):
     """Deterministic variational inference with full covariances (Wu et al., 2019): the output is a ``JointGaussian``.
 
-    The network's weights, posteriors and KL stay what they are; this wrapper only sends a :class:`JointGaussian`
-    through it instead of a :class:`mnvi.Gaussian`. Weights are independent under every posterior. Time and memory grow
-    with the square of the widest layer; the first hidden layer costs no more than without covariances, since its units
-    are independent. The diagonal variant, dDVI, is the network without this wrapper.
+    The network keeps its weights, posteriors and KL; this wrapper only sends a :class:`mnvi.JointGaussian` through it
+    instead of a :class:`mnvi.Gaussian`. Weights are independent under every posterior. Time and memory grow with the
+    square of the widest layer; the first hidden layer costs no more than without covariances, because its units are
+    independent. The diagonal variant, dDVI, is the network without this wrapper.
 
     Args:
         net: a fully connected network with posteriors, from :func:`mnvi.convert`; DVI's own choice is
@@ -33,7 +33,7 @@ class DVI(nn.Module):
             if isinstance(module, ConvNd):
                 raise TypeError(
                     f"DVI: layer {name!r} is a {type(module).__name__}; covariances between all units are for fully "
-                    "connected networks. Use the network without DVI, which keeps variances alone"
+                    "connected networks. Use the network without DVI, which keeps only variances"
                 )
         if not any(hasattr(module, "posterior") for module in net.modules()):
             raise ValueError("DVI: no layer of this network has a posterior; give it one with mnvi.convert")

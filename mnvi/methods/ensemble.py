@@ -1,4 +1,4 @@
-"""Several networks that answer together."""
+"""Deep ensembles."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mnvi.values.samples import Samples
 
 
 class Ensemble(nn.Module):
-    """Deep ensemble (Lakshminarayanan et al., 2017): networks that differ in their initialisation alone.
+    """Deep ensemble (Lakshminarayanan et al., 2017): networks that differ only in their initialisation.
 
-    Returns :class:`mnvi.Samples`, [members, batch, ...]. Its expected log-likelihood is the mean of the members' own,
-    so one loss trains them all, each with 1/members of the gradient it would have by itself.
+    Returns :class:`mnvi.Samples`, [members, batch, ...]. Its expected log-likelihood is the mean over members, so one
+    loss trains them all, each with 1/members of the gradient it would have alone.
 
     Args:
-        members: the networks, deterministic.
-        stacked: evaluate all members in one vectorised pass; they must be built alike. Members with buffers, such as
-            batch norm's, take turns in training all the same, as their buffers change.
+        members: deterministic networks.
+        stacked: evaluate all members in one vectorised pass; they must be built alike. In training, members with
+            buffers, such as those of batch norm, still run one by one, because their buffers change.
 
     Example:
         >>> import torch, mnvi
@@ -47,13 +47,13 @@ class Ensemble(nn.Module):
 
     @classmethod
     def of(cls, factory: Callable[[], nn.Module], num_members: int = 5, seed: int = 0, **settings: Any) -> Ensemble:
-        """Members from a function, the k-th one called under the seed ``seed + k``.
+        """Build members with a function; the k-th call runs under the seed ``seed + k``.
 
         Args:
             factory: builds a network with fresh random weights.
-            num_members: how many.
-            seed: of the first; torch's global generator is left as it was.
-            settings: of :class:`Ensemble`.
+            num_members: number of members.
+            seed: seed of the first member; torch's global generator is restored.
+            settings: further arguments of :class:`Ensemble`.
         """
         check_number("Ensemble.of: num_members", num_members, least=1, whole=True)
         if isinstance(factory, nn.Module):

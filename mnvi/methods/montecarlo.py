@@ -1,4 +1,4 @@
-"""Methods that answer with samples: repeated passes through a random network, and several networks."""
+"""Methods that return samples: repeated passes through a network with random outputs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class MonteCarlo(nn.Module):
 
     .. math:: h^s = f(x;\, \varepsilon^s), \qquad s = 1 \dots S
 
-    The batch is repeated S times, so every example of every pass must draw noise of its own; dropout and
+    The batch is repeated S times, so every example of every pass must draw its own noise; dropout and
     :class:`mnvi.Sampled` posteriors do. Returns :class:`mnvi.Samples`, [S, batch, ...].
 
     Args:
         net: a network on tensors with something random in it.
         num_samples: S in evaluation.
         train_samples: S in training.
-        chunk: how many passes at once, to bound memory; None for all.
-        seed: gives the same noise in every evaluation, whatever was drawn before, and leaves torch's global generator
-            as it was. The noise depends on the batch size and on ``chunk``. None (default): noise comes from the global
-            generator, so ``torch.manual_seed`` repeats a run. ``torch.compile`` needs None.
+        chunk: number of passes at once, to bound memory; None for all.
+        seed: gives the same noise in every evaluation, whatever was drawn before, and restores torch's global
+            generator. The noise depends on the batch size and on ``chunk``. With None (default) noise comes from the
+            global generator, so ``torch.manual_seed`` repeats a run. ``torch.compile`` needs None.
 
     Example:
         >>> import torch, mnvi
@@ -88,9 +88,9 @@ class _MCDropout(MonteCarlo):
 
 
 def mc_dropout(net: nn.Module, num_samples: int = 8, **settings: Any) -> MonteCarlo:
-    """MC Dropout (Gal & Ghahramani, 2016): dropout stays active in evaluation, everything else does as it is told.
+    """MC Dropout (Gal & Ghahramani, 2016): dropout stays active in evaluation; all other modules follow the mode.
 
-    Call ``train()`` and ``eval()`` on what is returned, not on ``net``.
+    Call ``train()`` and ``eval()`` on the result, not on ``net``.
 
     Args:
         net: a network with dropout modules (``nn.Dropout``, ``nn.Dropout2d``, ...).
@@ -106,7 +106,7 @@ def mc_dropout(net: nn.Module, num_samples: int = 8, **settings: Any) -> MonteCa
     method = _MCDropout(net, num_samples, **settings)
     if not any(True for _ in method._dropouts()):
         raise ValueError(
-            "mc_dropout: the network has no dropout module with p > 0 (a call of nn.functional.dropout is not seen); "
+            "mc_dropout: the network has no dropout module with p > 0 (calls of nn.functional.dropout do not count); "
             "build it with one, e.g. mnvi.models.mlp(13, dropout=0.1)"
         )
     return method.train(net.training)
@@ -116,15 +116,15 @@ def tensor_from(net: Callable[[Tensor], Any], x: Tensor) -> Tensor:
     out = net(x)
     if not isinstance(out, Tensor):
         raise TypeError(
-            f"samples are taken of networks that return a tensor, this one returned a {type(out).__name__}; a network "
-            "with posteriors is sampled when converted with mnvi.Sampled(posterior)"
+            f"sampling needs a network that returns a tensor, this one returned a {type(out).__name__}; to sample one "
+            "with posteriors, convert it with mnvi.Sampled(posterior)"
         )
     return out
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Dropout and initialisers know torch's global generators only; this borrows them and gives them back."""
+    """Seed torch's global generators, the only ones that dropout and initialisers use, and restore them afterwards."""
     devices = [] if device.type in ("cpu", "meta") else [device]
     with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
         torch.manual_seed(seed)

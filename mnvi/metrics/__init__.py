@@ -1,4 +1,4 @@
-"""How good are predictions, and how good is the uncertainty that comes with them?
+"""How good are predictions, and how good is their uncertainty?
 
 Shapes: N examples, C classes, S samples.
 

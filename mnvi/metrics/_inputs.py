@@ -1,4 +1,4 @@
-"""Refuse what a metric could only turn into a wrong number."""
+"""Refuses inputs that a metric could only turn into a wrong number."""
 
 import torch
 from torch import Tensor

@@ -60,7 +60,7 @@ def reliability(probs: Tensor, labels: Tensor, num_bins: int = 20) -> Reliabilit
 def ece(probs: Tensor, labels: Tensor, num_bins: int = 20) -> Tensor:
     """Expected calibration error, `Σ_k B_k/N |confidence_k − accuracy_k|` over the right-closed bins of `reliability`.
 
-    torchmetrics' bins are left-closed: its value differs where a confidence meets an edge.
+    torchmetrics' bins are left-closed: its value differs if a confidence lies on an edge.
 
     Args:
         probs: [N, C].

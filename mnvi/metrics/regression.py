@@ -1,4 +1,4 @@
-"""How far off are predicted numbers, and how probable was what came?"""
+"""How far off are predicted numbers, and how probable were the observed values?"""
 
 import torch
 from torch import Tensor

@@ -16,8 +16,8 @@ class RejectionCurve(NamedTuple):
     """Points of `rejection_curve`, each [N]: the fraction rejected and the error of what remains.
 
     Attributes:
-        rejected: fraction of the predictions that is rejected, the most uncertain first.
-        error: fraction of the remaining ones that is wrong.
+        rejected: fraction of the predictions rejected, the most uncertain first.
+        error: fraction of the remaining predictions that is wrong.
 
     Example:
         >>> import torch
@@ -73,8 +73,8 @@ def aumrc(probs: Tensor, labels: Tensor) -> Tensor:
 def misclassification_at_rejection(probs: Tensor, labels: Tensor, rate: float) -> Tensor:
     """Error of what remains after rejecting the fraction `rate` of the data by entropy: MR10% for `rate=0.1`.
 
-    `⌊rate · N⌋` examples are rejected, so never more than the rate; the product is read without its rounding error
-    (0.29 of 100 is 29, although `0.29 * 100 < 29` in floating point). Ties are broken as in `rejection_curve`.
+    It rejects `⌊rate · N⌋` examples, never more than the rate; the product is taken without its rounding error (0.29 of
+    100 is 29, although `0.29 * 100 < 29` in floating point). Ties are broken as in `rejection_curve`.
 
     Args:
         probs: [N, C].

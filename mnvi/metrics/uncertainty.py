@@ -45,7 +45,7 @@ def mutual_information(sampled_probs: Tensor) -> Tensor:
     """Epistemic part of the uncertainty: what the samples disagree about, `H[1/S Σ_s p_sn] − 1/S Σ_s H[p_sn]`.
 
     `predictive_entropy` of the mean prediction is `expected_entropy` plus `mutual_information`. The value is at least 0
-    (rounding below it is cut off).
+    (negative rounding errors become 0).
 
     Args:
         sampled_probs: [S, N, C].

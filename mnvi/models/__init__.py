@@ -1,6 +1,6 @@
-"""The paper's networks, each defined once and deterministic; every method is derived from these.
+"""The paper's networks, each defined once and deterministic; every method starts from these.
 
-Their `dropout` argument puts dropout where the paper has it for MC Dropout. It changes no name in `state_dict`, so that
+The `dropout` argument adds dropout where the paper has it for MC Dropout. It changes no name in `state_dict`, so that
 deterministic and MC Dropout networks exchange checkpoints.
 
 Example:

@@ -1,4 +1,4 @@
-"""What the model files share: checking of arguments and initialisation."""
+"""Argument checks and initialisation that the model files share."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def check_dropout(dropout: float) -> None:
 
 
 def initialise(model: nn.Module, weight_: Callable[[Tensor], Tensor]) -> None:
-    """Fill the weights of linear and convolution layers by `weight_`, and their biases with zero."""
+    """Fill the weights of linear and convolution layers with `weight_` and their biases with zero."""
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             weight_(layer.weight)

@@ -8,7 +8,7 @@ from mnvi.models._building import check_dropout, check_sizes, initialise
 
 
 class BasicBlock(nn.Module):
-    """Residual block: `dropout(relu(f(x) + shortcut(x)))`, f being two 3×3 convolutions with batch normalisation.
+    """Residual block: `dropout(relu(f(x) + shortcut(x)))`, where f is two 3×3 convolutions with batch norm.
 
     Args:
         in_channels: channels of the input.

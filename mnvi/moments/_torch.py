@@ -1,6 +1,6 @@
-"""torch's private names: every use of one by the library goes through here, with the reason.
+"""torch's private names: the library uses them only through this module, each with its reason.
 
-It lies in this room because the others may import ``moments``, and ``moments`` imports nothing but torch and itself.
+The module lives here because all rooms may import ``moments``, and ``moments`` imports nothing but torch and itself.
 Private *attributes* of torch's modules stay where a subclass or a copy of such a module handles them.
 """
 
@@ -47,7 +47,8 @@ OpOverloadPacket = torch._ops.OpOverloadPacket
 def is_traced() -> bool:
     """Whether operations are compiled or transformed by ``torch.func``, instead of running one by one under autograd.
 
-    Both do their own bookkeeping, better than a hand-written backward pass. torch tells only the former in public.
+    Both do their own bookkeeping, better than a hand-written backward pass. torch's public functions report only the
+    former.
     """
     return torch.compiler.is_compiling() or in_torch_func()
 
@@ -58,12 +59,12 @@ def in_torch_func() -> bool:
 
 
 def is_wrapped(tensor: Tensor) -> bool:
-    """Whether a tensor stands, inside ``torch.func``, for another one or for a batch of them."""
+    """Whether a tensor is a wrapper, inside ``torch.func``, of another tensor or of a batch."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def differentiation_levels(tensor: Tensor) -> set[int]:
-    """The nested gradients of ``torch.func`` that are taken through a tensor; -1 is autograd below all of them."""
+    """Levels of the nested ``torch.func`` gradients taken through a tensor; -1 is autograd below all of them."""
     levels = set()
     while True:
         if tensor.requires_grad:
@@ -74,12 +75,12 @@ def differentiation_levels(tensor: Tensor) -> set[int]:
 
 
 def taking_forward_derivatives() -> bool:
-    """Whether derivatives go forwards: ``torch.func.jvp``, ``jacfwd``, ``torch.autograd.forward_ad``."""
+    """Whether forward-mode derivatives are on: ``torch.func.jvp``, ``jacfwd``, ``torch.autograd.forward_ad``."""
     return forward_ad._current_level >= 0
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
-    """False while tracing or inside ``torch.func.vmap``, where a branch on values is not possible."""
+    """False while tracing or inside ``torch.func.vmap``, where code cannot branch on values."""
     return not (
         torch.compiler.is_compiling()
         or tensor.device.type == "meta"
@@ -89,17 +90,17 @@ def values_can_be_read(tensor: Tensor) -> bool:
 
 
 def let_dynamo_dispatch(*functions: Callable) -> None:
-    """Tell ``torch.compile`` that these functions ask their arguments for ``__torch_function__``.
+    """Tell ``torch.compile`` that these functions dispatch to ``__torch_function__`` of their arguments.
 
     They do, but torch's list says otherwise, and the compiler believes the list.
     """
     torch.overrides.get_ignored_functions().difference_update(functions)
-    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):  # which has copied the list, if it is loaded
+    if dynamo := sys.modules.get("torch._dynamo.variables.torch"):  # a copy of the list, once dynamo is loaded
         dynamo.get_overridable_functions().update(functions)
 
 
 def compiled_call(module: nn.Module) -> Any:
-    """What ``module(x)`` runs in place of its ``forward``, once compiled; None where it is not."""
+    """What a compiled ``module(x)`` runs in place of its ``forward``; None if it is not compiled."""
     return module._compiled_call_impl
 
 

@@ -42,7 +42,7 @@ class Affine:
         return y if batched else y[0]
 
     def gradients(self, grad: Tensor, x: Tensor, weight: Tensor, to_x: bool, to_weight: bool) -> tuple[Any, Any]:
-        """Gradients with respect to ``x`` and ``weight``, where wanted."""
+        """Gradients with respect to ``x`` and ``weight``, None for those not requested."""
         if self.stride is None:
             return (
                 grad @ weight if to_x else None,
@@ -99,7 +99,7 @@ class Affine:
 
     @property
     def channel_dim(self) -> int:
-        """The dimension of inputs and outputs that units or channels lie in, counted from the end."""
+        """Dimension of the units or channels in inputs and outputs, counted from the end."""
         return -1 if self.stride is None else -1 - len(self.stride)
 
     def _ones(self) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def multiplicative_noise(
 
 
 class _MultiplicativeNoise(torch.autograd.Function):
-    """Keeps only what went in; the noisy second moments and squared weights are made again for the backward pass."""
+    """Saves only its inputs; the backward pass recomputes the noisy second moments and squared weights."""
 
     @staticmethod
     def forward(
@@ -194,7 +194,7 @@ def independent_weights(
     spread: Tensor,
     bias_spread: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Moments of a layer with weights :math:`\mathcal N(m, s)`, biases :math:`\mathcal N(b, s_b)`; exact likewise.
+    r"""Moments of a layer with weights :math:`\mathcal N(m, s)`, biases :math:`\mathcal N(b, s_b)`; exact too.
 
     .. math:: E = Mx + b, \qquad V = S\,(x\circ x) + (S + M\circ M)\,v + s_b
 
@@ -222,7 +222,7 @@ def independent_weights(
 def shared_variance(
     affine: Affine, mean: Tensor, var: Tensor | None, weight: Tensor, bias: Tensor | None, spread: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""Moments of a layer whose weights share a variance per input; exact likewise.
+    r"""Moments of a layer whose weights share a variance per input; exact for independent inputs.
 
     .. math:: E = Mx + b, \qquad V_i = \sum_j s_j(v_j + x_j^2) + \sum_j m_{ij}^2 v_j
 
@@ -262,7 +262,7 @@ def _second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The operands of the mean in the dtype that autocast asks for; float64 is left alone, as torch's layers do."""
+    """The operands of the mean in autocast's dtype; float64 does not change, as in torch's layers."""
     if autocasts(x) and x.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(x.device.type)
         return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

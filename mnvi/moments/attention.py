@@ -1,4 +1,4 @@
-"""Softmax and its kin."""
+"""Softmax, log-softmax and logsumexp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mnvi.moments.precision import widened
 
-# How fast the shift of the logits saturates with their variance; chosen among 1/4 and 1/2 by the measurements below.
+# How fast the shift of the logits saturates with their variance; the measurements below favour 1/4 over 1/2.
 _DAMPING = 0.25
 
 
@@ -24,7 +24,7 @@ def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
     Largest errors against 10⁵ samples, for 2, 10 and 50 classes with means drawn from :math:`\mathcal N(0, 4)` and
     variances uniform around 0.1, 1 and 4: the mean is off by 0.0014, 0.046 and 0.12, the standard deviation by 0.0034,
-    0.047 and 0.09. At the means alone, softmax(μ) would be off by 0.017, 0.13 and 0.36.
+    0.047 and 0.09. The plain softmax(μ) would be off by 0.017, 0.13 and 0.36.
 
     Args:
         mean, var: the logits' moments; a mean of −∞ takes no part.
@@ -36,14 +36,14 @@ def softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         (tensor([[0.5000, 0.5000]]), tensor([[0.0833, 0.0833]]))
     """
     logits = widened(mean)
-    # Where only differences count, large logits would swallow the digits of what is added to them below.
+    # Only differences matter; large logits would swallow the digits of the shift added to them below.
     logits = logits - logits.amax(dim, keepdim=True).detach()
     p = torch.softmax(logits, dim)
     p = torch.softmax(logits + (0.5 - p) * (var / (1 + _DAMPING * var)), dim)
     not_p = _others(p, dim)
-    first_order = p * (p * _log_variance(p, not_p, var, dim))  # the square of p alone may underflow
+    first_order = p * (p * _log_variance(p, not_p, var, dim))  # p * p first might underflow
     bound = p * not_p
-    # Half the harmonic mean of the two; 0 where both are.
+    # Half the harmonic mean of the two; 0 where both are 0.
     variance = first_order * (bound / (first_order + bound).clamp(min=torch.finfo(var.dtype).tiny))
     return p.to(mean.dtype), variance
 
@@ -91,7 +91,7 @@ def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bo
         (tensor([0.9431]), tensor([0.5000]))
     """
     largest = widened(mean).amax(dim, keepdim=True)
-    logits = widened(mean) - largest  # a large total would leave few digits to p, the exponential of a difference
+    logits = widened(mean) - largest  # a large total would cost p, the exponential of a difference, its digits
     total = _log_total(logits, dim)
     p = (logits - total).exp()
     expectation = largest + (total + 0.5 * (p * _others(p, dim) * var).sum(dim, keepdim=True))
@@ -102,8 +102,8 @@ def logsumexp(mean: Tensor, var: Tensor, dim: int | tuple[int, ...], keepdim: bo
 
 
 def _log_total(logits: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """log Σ exp of logits whose largest is 0: its exponential is the 1 of log1p, beside which a small rest would be
-    rounded off."""
+    """log Σ exp of logits whose largest is 0. The largest contributes the 1 of log1p; adding it first would round off a
+    small rest."""
     leads = logits == 0
     rest = logits.exp().masked_fill(leads, 0.0).sum(dim, keepdim=True) + (leads.sum(dim, keepdim=True) - 1)
     return torch.log1p(rest)
@@ -115,7 +115,7 @@ def _log_variance(p: Tensor, not_p: Tensor, var: Tensor, dim: int) -> Tensor:
 
 
 def _others(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """The sum of all other entries, for x ≥ 0: their total without the largest, so that nothing cancels beside it."""
+    """The sum of all other entries, for x ≥ 0; computed without the largest entry, beside which digits would cancel."""
     largest = x.amax(dim, keepdim=True)
     leads = x == largest
     rest = x.masked_fill(leads, 0.0).sum(dim, keepdim=True)

@@ -1,4 +1,4 @@
-"""For hand-written backward passes that cannot be differentiated again."""
+"""Guards for hand-written backward passes, which cannot be differentiated again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mnvi.moments._torch import differentiation_levels, in_torch_func, is_traced
 def first_order(backward: Callable) -> Callable:
     """Decorator: refuse ``create_graph=True``.
 
-    ``torch.autograd.function.once_differentiable`` refuses only when the incoming gradient needs a graph; when only the
-    saved tensors depend on the inputs, as in the second derivative of a loss, it would be silently left out.
+    ``torch.autograd.function.once_differentiable`` refuses only when the incoming gradient needs a graph. When only the
+    saved tensors depend on the inputs, as in the second derivative of a loss, it would silently drop their part.
 
     Example:
         >>> import torch, mnvi
@@ -39,11 +39,11 @@ def first_order(backward: Callable) -> Callable:
 
 
 def differentiated_again(*tensors: Tensor) -> bool:
-    """Whether results on these tensors will be differentiated twice, or in forward mode, as far as can be told inside
-    ``torch.func`` and ``torch.autograd.forward_ad``: then a hand-written first-order backward pass is not enough.
+    """Whether ``torch.func`` or ``torch.autograd.forward_ad`` will differentiate results on these tensors twice or in
+    forward mode, where a hand-written first-order backward pass is not enough.
 
-    Inside ``torch.func.grad`` a tensor is wrapped once for every gradient that is taken through it, and one of a
-    network whose parameters require gradients requires one below all wrappers.
+    ``torch.func.grad`` wraps a tensor once for every gradient taken through it. If the network's parameters require
+    gradients, the tensor requires one below all wrappers.
 
     Example:
         >>> import torch
@@ -62,6 +62,6 @@ def differentiated_again(*tensors: Tensor) -> bool:
 
 def _error(name: str) -> RuntimeError:
     return RuntimeError(
-        f"{name}: its backward pass cannot be differentiated again; call it without create_graph, or nest "
+        f"{name}: its backward pass cannot be differentiated again; call it without create_graph, or use "
         "torch.func.grad, torch.func.jacrev or torch.func.hessian, which can be nested"
     )

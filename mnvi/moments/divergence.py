@@ -44,7 +44,7 @@ def _noise_formula(weight: Tensor, alpha: Tensor, prior_variance: float) -> Tens
 
 
 class _MultiplicativeNoise(torch.autograd.Function):
-    """Keeps the weights and α alone; ∂/∂w = (1+α)w/σ² − αw/(αw²+ε), ∂/∂α = ½Σ w²/σ² − w²/(αw²+ε)."""
+    """Saves only the weights and α; ∂/∂w = (1+α)w/σ² − αw/(αw²+ε), ∂/∂α = ½Σ w²/σ² − w²/(αw²+ε)."""
 
     generate_vmap_rule = True
 
@@ -84,7 +84,7 @@ def mean_field(mean: Tensor, log_var: Tensor, prior_variance: float) -> Tensor:
     """
     mean, log_var = widened(mean), widened(log_var)
     log_ratio = log_var - math.log(prior_variance)
-    # exp(r) − r − 1 ≥ 0 by itself, so that rounding cannot make the sum negative
+    # each exp(r) − r − 1 is ≥ 0, so rounding cannot make the sum negative
     spread = (torch.expm1(log_ratio) - log_ratio).sum()
     return 0.5 * (spread + mean.square().sum() / prior_variance)
 

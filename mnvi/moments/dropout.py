@@ -1,4 +1,4 @@
-"""Dropout as one more source of variance."""
+"""Dropout as a source of variance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mnvi.moments.precision import widened
 
-# The value SELU saturates at, with the sign turned: what torch's alpha dropout replaces dropped entries by.
+# SELU saturates at minus this value, and torch's alpha dropout sets dropped entries to the same.
 _SATURATION = 1.7580993408473766
 
 
@@ -18,8 +18,8 @@ def dropout(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
 
     .. math:: E = \mu, \qquad V = \frac{v + p\mu^2}{1-p}
 
-    When a mask is shared by a whole channel, as in ``dropout2d``, this is still each entry's mean and variance; that
-    the entries of the channel are dropped together is not kept.
+    When a whole channel shares one mask, as in ``dropout2d``, this is still each entry's mean and variance; the result
+    does not record that the entries of a channel drop out together.
 
     Args:
         mean, var: the input's moments.

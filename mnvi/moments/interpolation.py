@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mnvi.moments.pooling import adaptive_avg_pool
 
-# How the weights along a single axis are found: torch interpolates two axes at least by these.
+# The mode that gives the weights along one axis; torch interpolates at least two axes by it.
 _ONE_AXIS = {"linear": "bilinear", "bilinear": "bilinear", "trilinear": "bilinear", "bicubic": "bicubic"}
 
 
@@ -29,8 +29,8 @@ def interpolate(
     .. math:: E_o = \sum_i w_{oi}\mu_i, \qquad V_o = \sum_i w_{oi}^2 v_i
 
     The weights of the (bi-, tri-)linear and bicubic modes are products of weights along each axis, and so are their
-    squares: the variance is multiplied along one axis after the other with a matrix of squared weights. ``nearest``
-    copies, ``area`` is an adaptive average.
+    squares: one axis after the other, a matrix of squared weights multiplies the variance. ``nearest`` copies, ``area``
+    is an adaptive average.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...].
@@ -48,7 +48,7 @@ def interpolate(
     dims = var.dim() - 2
     if mode == "area":
         return expectation, adaptive_avg_pool(var, var, dims, expectation.shape[2:])[1]
-    # Given a scale, torch takes positions from it and not from the rounded sizes, unless told to recompute it.
+    # Given a scale, torch derives positions from it, not from the rounded sizes, unless told to recompute it.
     scales: Sequence[float | None] = [None] * dims
     if scale_factor is not None and not recompute_scale_factor:
         scales = [scale_factor] * dims if isinstance(scale_factor, int | float) else scale_factor
@@ -62,7 +62,7 @@ def interpolate(
 def _weights(
     like: Tensor, axis: int, outputs: int, scale: float | None, mode: str, align_corners: bool | None, antialias: bool
 ) -> Tensor:
-    """[inputs, outputs], as torch has them: unit vectors interpolated, two columns each as it mistakes a single one."""
+    """torch's weights [inputs, outputs]: unit vectors interpolated, in two columns as torch misreads a single one."""
     units = torch.eye(like.shape[axis], dtype=like.dtype, device=like.device)[None, :, :, None].repeat(1, 1, 1, 2)
     sized = {"size": (outputs, 2)} if scale is None else {"scale_factor": (scale, 1.0)}
     found = F.interpolate(units, mode=mode, align_corners=align_corners, antialias=antialias, **sized)

@@ -1,4 +1,4 @@
-"""Covariances through linear layers and ReLU, and a factor of them to sample with."""
+"""Covariances through linear layers and ReLU, and their Cholesky factor for sampling."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments._torch import values_can_be_read
+from mnvi.moments.activations.relu import relu as relu_moments
 from mnvi.moments.precision import full_precision, widened
-from mnvi.moments.relu import relu as relu_moments
 
 _SMALLEST_VARIANCE = 1e-30  # keeps means over standard deviations finite in float32
 _LARGEST_RATIO = 30.0  # beyond it Φ is 0 or 1 and φ is 0 in every dtype
 _LARGEST_CORRELATION = 1 - 1e-6  # the ReLU formula's slope is infinite at 1; its value moves by less than 1e-6
-_SERIES_BELOW = 0.25  # |ρ| from which asin(ρ) − ρ is computed as it is written
+_SERIES_BELOW = 0.25  # below this |ρ| a series replaces asin(ρ) − ρ
 _SERIES = [math.comb(2 * n, n) / (4**n * (2 * n + 1)) for n in range(1, 12)]
 _JITTERS = (1e-4, 1e-2, 1e-1)
 
@@ -34,7 +34,7 @@ def linear(
 
     Args:
         mean: :math:`\mu`, [..., n].
-        spread: C, [..., n, n]; its diagonal [..., n] where that is all of it; None for a known input.
+        spread: C, [..., n, n]; only its diagonal [..., n] if it is diagonal; None for a known input.
         weight, bias: M and b.
         weight_var: S, in the shape of ``weight``; None for known weights.
         bias_var: :math:`s_b`; None for known biases.
@@ -105,7 +105,7 @@ def first_order_relu(mean: Tensor, spread: Tensor, floor: float) -> tuple[Tensor
 
     Args:
         mean: :math:`\mu`, [..., n].
-        spread: C, [..., n, n], or its diagonal [..., n] where that is all of it.
+        spread: C, [..., n, n], or only its diagonal [..., n] if it is diagonal.
         floor: lower bound put on the variances.
 
     Example:
@@ -133,7 +133,7 @@ def _relu_shrink(rho: Tensor, ratio: Tensor) -> Tensor:
 
 
 def _asin_remainder(rho: Tensor) -> Tensor:
-    """(asin ρ − ρ)/ρ³, 1/6 at 0, by its series where the difference would cancel."""
+    """(asin ρ − ρ)/ρ³, 1/6 at 0; a series where the difference would cancel."""
     square = rho.square()
     series = torch.full_like(rho, _SERIES[-1])
     for coefficient in reversed(_SERIES[:-1]):

@@ -1,4 +1,4 @@
-"""Formulas that keep little: intermediate values are computed again in the backward pass, and stay in the cache."""
+"""Formulas that save little: the backward pass recomputes intermediate values, which stay in the cache."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mnvi.moments.differentiation import first_order
 
 Formula = Callable[..., tuple[Tensor, Tensor]]
 
-_BLOCK = 1 << 14  # elements; some dozens of arrays of this size, with a few nodes each, fit into the cache
-_BLOCK_ELSEWHERE = 1 << 22  # on other devices: what counts there is the memory for all nodes at once
+_BLOCK = 1 << 14  # elements; dozens of arrays of this size, with a few nodes each, fit into the cache
+_BLOCK_ELSEWHERE = 1 << 22  # on other devices, where the memory for all nodes at once is what counts
 
 
 def lean(formula: Formula) -> Formula:
     """Decorator for a moment function ``(mean, var, *tensors, **constants) -> (mean, var)`` of elementwise operations.
 
-    In eager mode autograd keeps the tensor arguments alone and evaluates the formula again in the backward pass; large
-    dense tensors go through it block by block, so that quadrature nodes may take a dimension of their own. While
-    compiling, and inside ``torch.func``, the formula is left as it is: the compiler does both by itself. The formula
-    sees ``mean`` in the dtype of ``var``; the resulting mean has the dtype of the given one.
+    In eager mode autograd saves only the tensor arguments and evaluates the formula again in the backward pass. Large
+    dense tensors go through it block by block, so that quadrature nodes can have their own dimension. While compiling,
+    and inside ``torch.func``, the formula runs as it is: the compiler does both by itself. The formula sees ``mean`` in
+    the dtype of ``var``; the resulting mean has the dtype of the given one.
 
     Example:
         >>> import torch
@@ -78,7 +78,7 @@ def _evaluate(formula: Formula, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Ten
 
 
 def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], num_outputs: int) -> tuple[Tensor, ...]:
-    """``function(*inputs)``, in pieces that stay in the cache where the memory layout allows it."""
+    """``function(*inputs)``, in pieces that stay in the cache if the memory layout allows it."""
     first = inputs[0]
     size = _BLOCK if first.device.type == "cpu" else _BLOCK_ELSEWHERE
     if (
@@ -97,7 +97,7 @@ def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], num_outputs: int)
 
 
 def in_memory_order(tensor: Tensor) -> Tensor | None:
-    """A flat view of a dense tensor, or None where there is none."""
+    """A flat view of a dense tensor, or None for other tensors."""
     if tensor.is_contiguous():
         return tensor.view(-1)
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):

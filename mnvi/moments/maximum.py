@@ -9,7 +9,7 @@ from torch import Tensor
 
 _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
-# Below the square root of this the two variances count as zero; far enough from underflow to be squared and divided by.
+# Lower bound on the sum of the two variances; far enough from underflow to be squared and divided by.
 _SMALLEST_VARIANCE = 1e-30
 # φ and the tail are exactly 0 from here on in either precision; the bound keeps ∞·0 out.
 _FARTHEST = 50.0

@@ -7,12 +7,12 @@ from torch import Tensor
 
 SQRT_HALF = 0.7071067811865476
 INV_SQRT_2PI = 0.3989422804014327
-SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32 without being seen in any result
+SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32; too small to show in any result
 FAR = 9.0  # standard deviations: the tail beyond is 1e-19, and exp and erfc become slow where they underflow
 
 
 def bounded_sqrt(var: Tensor, largest: float | None = None) -> Tensor:
-    """A standard deviation that may be divided by, and at most ``largest``; no gradient where it is bounded."""
+    """Standard deviation, bounded away from zero and by ``largest``; no gradient where a bound applies."""
     return var.clamp(min=SMALLEST_VARIANCE, max=None if largest is None else largest**2).sqrt()
 
 
@@ -23,7 +23,7 @@ def safe_sqrt(var: Tensor) -> Tensor:
 
 
 def proportional(variance: Tensor, var: Tensor, sigma: Tensor) -> Tensor:
-    """A variance found for the bounded ``sigma``, scaled to the real ``var``: zero without noise, and so smooth."""
+    """A variance computed with the bounded ``sigma``, scaled to the real ``var``: smooth, and zero without noise."""
     return variance * (var / (sigma * sigma))
 
 
@@ -65,7 +65,7 @@ def tail(x: Tensor) -> Tensor:
 
 
 def distance(difference: Tensor, sigma: Tensor) -> Tensor:
-    """In standard deviations, up to nine: what is further away has no effect.
+    """The distance in standard deviations, at most nine: anything further away has no effect.
 
     Example:
         >>> import torch

@@ -1,14 +1,14 @@
 r"""Normalisations: linear maps once their statistics are given.
 
-Batch norm takes the statistics of the means, as the paper has it. The others normalise each example by statistics of
-its own entries, and take what these are expected to be: noise adds to the spread that a sample is normalised by. So the
-results stay bounded however large the variance is. That the statistics vary around what is expected, by a part of order
-1/n when they are taken over n entries, is neglected.
+Batch norm uses the statistics of the means, as the paper does. The others normalise each example by statistics of its
+own entries, for which they use the expected values: noise adds to the spread that a sample is divided by, so the
+results stay bounded however large the variance is. They neglect that the statistics vary around their expectation, by a
+fraction of order 1/n for n entries.
 
 Errors against 2·10⁵ samples, means of the entries drawn from a standard normal, variances uniform around 0.01, 0.1 and
 1, as root mean squares: layer norm over 16 entries 0.0006, 0.004 and 0.013 in the mean, 9, 8 and 5 % in the standard
 deviation; over 64 entries 0.0003, 0.0012 and 0.004, 4, 3 and 2 %. RMS norm is as good in the mean; in the standard
-deviation it is off by 11, 10 and 7 %, and 5, 5 and 3 %. With statistics of the means alone, layer norm over 64 entries
+deviation it is off by 11, 10 and 7 %, and 5, 5 and 3 %. With statistics of only the means, layer norm over 64 entries
 would be off by 0.005, 0.04 and 0.28, 4, 6 and 39 %.
 """
 
@@ -40,13 +40,14 @@ def batch_norm(
 
     .. math:: E = \gamma\frac{\mu - m}{\sqrt{s + \epsilon}} + \beta, \qquad V = \frac{\gamma^2}{s + \epsilon}\,v
 
-    In evaluation m and s are the running statistics. In training they are mean and (biased) variance of the means over
-    the batch; the running statistics are updated from them, once. The s in V counts as a constant in the backward pass.
+    In evaluation m and s are the running statistics. In training they are the mean and (biased) variance of the means
+    over the batch, and update the running statistics once. The backward pass treats the s in V as a constant.
 
-    This is the paper's choice in training, and not the moments of a batch that is sampled and then normalised, whose
-    spread the noise adds to. Against those, with 128 examples, means drawn from a standard normal and variances uniform
-    around 0.01, 0.1 and 1, the means are off by 0.005, 0.05 and 0.3 (root mean square), the standard deviations by 5, 7
-    and 41 %, too large by 0, 4 and 40 % on average; with 16 examples by 0.006, 0.05 and 0.3, 15, 17 and 50 %.
+    In training this is the paper's choice. It differs from the moments of a batch that is sampled and then normalised,
+    because the noise adds to the spread of that batch. Against those, with 128 examples, means drawn from a standard
+    normal and variances uniform around 0.01, 0.1 and 1, the means are off by 0.005, 0.05 and 0.3 (root mean square),
+    the standard deviations by 5, 7 and 41 %, too large by 0, 4 and 40 % on average; with 16 examples by 0.006, 0.05 and
+    0.3, 15, 17 and 50 %.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...].
@@ -86,8 +87,8 @@ def layer_norm(
               V = \frac{\gamma^2}{s + \epsilon}\Big[\big(1 - \tfrac2n\big)v + \frac1{n^2}\sum_i v_i\Big], \qquad
               s = \frac1n\sum_i\Big[(\mu_i - m)^2 + \frac{n-1}{n}v_i\Big]
 
-    s is the expected variance of the entries; the bracket in V is the variance of an entry without their mean, which it
-    is a part of. A single entry is its own mean: V = 0.
+    s is the expected variance of the entries. The bracket in V is the variance of an entry minus the mean of all, which
+    includes that entry. A single entry is its own mean: V = 0.
 
     Args:
         mean, var: the input's moments.
@@ -135,7 +136,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    r"""Moments of group normalisation: as :func:`layer_norm`, over each group of channels and all that follows them.
+    r"""Moments of group normalisation: :func:`layer_norm` over each group of channels and the dimensions after.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...].
@@ -148,7 +149,7 @@ def group_norm(
     """
     if mean.shape[1] % num_groups:
         raise ValueError(f"group_norm: {mean.shape[1]} channels cannot be divided into num_groups={num_groups}")
-    if mean.numel() == num_groups:  # where torch refuses too; a group of one entry in a larger batch is the bias
+    if mean.numel() == num_groups:  # torch refuses this too; in a larger batch a group of one entry becomes the bias
         raise ValueError(f"group_norm: expected more than 1 value per group, got shape {tuple(mean.shape)}")
     grouped_mean, grouped_var = (t.unflatten(1, (num_groups, -1)) for t in (mean, var))
     dims = tuple(range(2, grouped_mean.dim()))
@@ -167,9 +168,9 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
-    r"""Moments of instance normalisation: as :func:`layer_norm`, over each channel of each example.
+    r"""Moments of instance normalisation: :func:`layer_norm` over each channel of each example.
 
-    With ``use_input_stats=False`` the running statistics take their place, and the moments are exact.
+    With ``use_input_stats=False`` it uses the running statistics, and the moments are exact.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...].
@@ -186,19 +187,19 @@ def instance_norm(
     if math.prod(mean.shape[2:]) == 1:
         raise ValueError(f"instance_norm: expected more than 1 value per channel, got shape {tuple(mean.shape)}")
     if running_var is not None:
-        F.instance_norm(mean, running_mean, running_var, None, None, True, momentum, eps)  # updates them
+        F.instance_norm(mean, running_mean, running_var, None, None, True, momentum, eps)  # updates the running values
     dims = tuple(range(2, mean.dim()))
     normal, spread = _standardised(mean, var, dims, eps)
     return _affine(normal, spread, _per_channel(weight, mean), _per_channel(bias, mean), mean)
 
 
 def normalize(mean: Tensor, var: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> tuple[Tensor, Tensor]:
-    r"""Moments of a vector divided by its norm, n² being what the square of the norm is expected to be.
+    r"""Moments of a vector divided by its norm, where n² is the expected square of the norm.
 
     .. math:: E = \mu / n, \qquad V = v / n^2, \qquad n^2 = \max\Big(\sum_i \mu_i^2 + v_i,\ \epsilon^2\Big)
 
-    A vector near zero has a direction that is all noise, and no more than that. For p other than 2, n is the norm of
-    the means.
+    The direction of a vector near zero is pure noise, of bounded variance. For p other than 2, n is the norm of the
+    means.
 
     Errors against 10⁵ samples as in the head of this module, for p = 2 and results scaled to entries of size 1: over 16
     entries 0.0006, 0.004 and 0.013 in the mean, 9 to 11 % in the standard deviation; over 64 entries 0.0003, 0.0013 and
@@ -230,7 +231,7 @@ def _standardised(
     if centred:
         known = known - known.mean(dims, keepdim=True)
         count = math.prod([mean.shape[d] for d in dims])
-        var = (1 - 2 / count) * var + spread / count  # of an entry without the mean, which it is a part of
+        var = (1 - 2 / count) * var + spread / count  # of an entry minus the mean, which includes it
         spread = spread * (1 - 1 / count)
     square = known.square().mean(dims, keepdim=True) + spread + eps
     return known * square.rsqrt(), var / square

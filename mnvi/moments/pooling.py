@@ -33,7 +33,7 @@ def max_pool(mean: Tensor, var: Tensor, dims: int, *args: Any, **kwargs: Any) ->
     r"""The entry with the largest mean in each window, :math:`E = \mu_{i^*}, V = v_{i^*}`, and its index :math:`i^*`.
 
     This is the paper's rule. It is exact where one entry is surely the largest, and biased downwards where several
-    compete: of four equal standard normals the maximum has mean 1.03 and variance 0.49, not 0 and 1.
+    compete: the maximum of four equal standard normals has mean 1.03 and variance 0.49, not 0 and 1.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...] or [channels, ...].
@@ -50,7 +50,7 @@ def max_pool(mean: Tensor, var: Tensor, dims: int, *args: Any, **kwargs: Any) ->
 
 
 def adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its kin.
+    """:func:`max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its variants.
 
     Example:
         >>> import torch
@@ -74,10 +74,10 @@ def clark_max_pool(
     """Moments of the maximum over each window, matched pair by pair with :func:`mnvi.moments.maximum.maximum`.
 
     The entries of a window meet in a tree: first with second, third with fourth and so on in row-major order, then the
-    winners likewise. Every pair is matched exactly as if its two sides were Gaussian, which is true in the first round
-    only. Padding takes no part. For four entries with unit variances and means drawn from a standard normal, the mean
-    is off by at most 0.004 and the standard deviation by 4 %; for nine, by 0.02 and 9 %. The rule of the largest mean
-    (:func:`max_pool`) is off by up to 0.9 and 41 %, and 1.1 and 58 %.
+    winners in the same way. Each match is exact for two Gaussians, which only the first round has. Padding takes no
+    part. For four entries with unit variances and means drawn from a standard normal, the mean is off by at most 0.004
+    and the standard deviation by 4 %; for nine, by 0.02 and 9 %. The rule of the largest mean (:func:`max_pool`) is off
+    by up to 0.9 and 41 %, and 1.1 and 58 %.
 
     Args:
         mean, var, dims: as in :func:`max_pool`.
@@ -104,7 +104,7 @@ def clark_max_pool(
 
 
 def clark_adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`clark_max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its kin.
+    """:func:`clark_max_pool` over the windows of ``torch.nn.functional.adaptive_max_pool2d`` and its variants.
 
     Example:
         >>> import torch
@@ -125,7 +125,7 @@ def clark_adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: A
 def _tree_maximum(
     mean: Tensor, var: Tensor, windows: list[tuple[Tensor, Tensor]], partial: bool
 ) -> tuple[Tensor, Tensor]:
-    """``windows`` holds for each pooled axis the places [outputs, window] and whether they are inside the input."""
+    """``windows`` holds, for each pooled axis, positions [outputs, window] and whether each is inside the input."""
     dims = len(windows)
     entries: list[tuple[Tensor, Tensor, Tensor | None]] = [(mean, var, None)]
     for axis, (place, inside) in enumerate(windows):
@@ -162,8 +162,8 @@ def largest(mean: Tensor, var: Tensor, dim: int, clark: bool = False) -> tuple[T
 
     Args:
         mean, var: the input's moments.
-        dim: the dimension that goes.
-        clark: match the moments of the maximum pair by pair, instead of taking the entry with the largest mean.
+        dim: the dimension to reduce.
+        clark: match the moments of the maximum pair by pair, instead of picking the entry with the largest mean.
 
     Example:
         >>> import torch
@@ -197,8 +197,8 @@ def avg_pool(
 
     .. math:: E = \frac1n\sum_{i\in W}\mu_i, \qquad V = \frac{1}{n^2}\sum_{i\in W} v_i
 
-    The divisor differs from window to window where the window leaves the input and padding is not counted, or where
-    ``ceil_mode`` lets it leave the padding as well.
+    The divisor varies if windows reach beyond the input and padding does not count, or if ``ceil_mode`` lets windows
+    reach beyond the padding too.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...] or [channels, ...].

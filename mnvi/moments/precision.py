@@ -1,4 +1,4 @@
-"""Variances are squares: under autocast they are computed in float32 whatever the means use."""
+"""Variances are squares: under autocast they stay in float32, whatever the means use."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def autocasts(tensor: Tensor) -> bool:
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """Half precision to float32, everything else as it is."""
+    """Half precision becomes float32; other dtypes stay."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

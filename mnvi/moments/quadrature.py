@@ -51,7 +51,7 @@ def _golub_welsch(off_diagonal: list[float]) -> list[tuple[float, float]]:
 
 
 def column(values: Iterable[float], like: Tensor) -> Tensor:
-    """Numbers along a new first dimension, to be multiplied with a tensor of the given dtype and number of dimensions.
+    """Numbers along a new first dimension, ready to multiply a tensor with the dtype and dimensions of ``like``.
 
     Example:
         >>> import torch
@@ -75,8 +75,8 @@ def quadrature_moments(
     node, instead of keeping every value.
 
     Args:
-        function: any elementwise function of a tensor; it may hold parameters of its own, and where they are wider
-            than the mean, so is the result.
+        function: any elementwise function of a tensor; it may hold parameters; if they are wider than the mean, so is
+            the result.
         mean: :math:`\mu`.
         var: :math:`\sigma^2`.
         nodes: what :func:`gauss_hermite` returns.
@@ -113,7 +113,7 @@ def broadcasts(shape: torch.Size, wider: torch.Size) -> bool:
 
 
 def _repeated(function: Function, mean: Tensor, spread: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Both repeated to the shape that an elementwise function returns where it holds something wider than its input."""
+    """Both, repeated to the result's shape, which is larger if the function holds something wider than its input."""
     if not broadcasts(mean.shape, shape) or function(mean.expand(shape)).shape != shape:
         raise ValueError(
             f"not elementwise: it maps shape {tuple(mean.shape)} to {tuple(shape)}; write a rule for it with @mnvi.rule"
@@ -149,7 +149,7 @@ def taylor_moments(function: Function, mean: Tensor, var: Tensor) -> tuple[Tenso
     """
     wide = mean.to(var.dtype)
     value, pull_back = torch.func.vjp(function, wide)[:2]
-    if value.shape != wide.shape:  # each repetition has a slope of its own; of what was repeated inside, they add up
+    if value.shape != wide.shape:  # repeat first: slopes of entries that the function repeats would add up
         wide, var = _repeated(function, wide, var, value.shape)
         value, pull_back = torch.func.vjp(function, wide)[:2]
     (slope,) = pull_back(torch.ones_like(value))  # an elementwise function has a diagonal Jacobian

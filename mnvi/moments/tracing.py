@@ -1,4 +1,4 @@
-"""What is known about a trace while it is made."""
+"""Flag that tells whether the operations being recorded are meant for torch's compiler."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 
 class Destination:
-    """Whether the operations being recorded will go through torch's compiler, which fuses plain ones but cannot look
-    into those written for eager mode."""
+    """Whether recorded operations will go through torch's compiler, which fuses plain operations but cannot look into
+    those written for eager mode."""
 
     compiler = False
 
 
 @contextmanager
 def for_compiler(compiler: bool = True) -> Iterator[None]:
-    """Formulas take the form that the compiler can fuse.
+    """Inside the block, formulas take the form that the compiler can fuse.
 
     Example:
         >>> with for_compiler():

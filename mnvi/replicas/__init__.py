@@ -1,7 +1,7 @@
 """Many small networks trained as one: folds, runs, members of an ensemble, trials of a search.
 
-All replicas are built by one function; each has its own data, initialisation, shuffling, noise, clipping and optimiser
-state, and ends with the weights that training it alone under its seed would have given.
+One function builds all replicas. Each has its own data, initialisation, shuffling, noise, clipping and optimiser state,
+and ends with the weights that training it alone under its seed would give.
 
 >>> import torch, mnvi
 >>> x, y = torch.randn(100, 3), torch.randn(100)

@@ -1,4 +1,4 @@
-"""Whether modules compute the same but for the values of their parameters and buffers.
+"""Tells whether modules compute the same, apart from the values of their parameters and buffers.
 
 >>> import torch
 >>> a, b, c = torch.nn.Dropout(0.1), torch.nn.Dropout(0.1), torch.nn.Dropout(0.2)
@@ -28,15 +28,15 @@ _OF_EVERY_CLASS = ("__dict__", "__weakref__", "__doc__", "__module__", "_abc_imp
 
 
 def described(module: nn.Module, ignored: Ignored | None = None) -> Hashable:
-    """Equal for modules that were built alike.
+    """A description that is equal for modules built alike.
 
-    The module's parameters and buffers count with shape and type. Everything else that can be reached counts with its
-    value: other tensors, numbers, functions with what they enclose, objects with their attributes. What cannot be
-    looked into, such as an open file, equals itself alone.
+    The module's parameters and buffers count with shape and type. Everything else within reach counts with its value:
+    other tensors, numbers, functions with their closures, objects with their attributes. An object without visible
+    content, such as an open file, equals only itself.
 
     Args:
-        module: any.
-        ignored: names of attributes that do not count, by the class of their owner.
+        module: any module.
+        ignored: attribute names that do not count, by the class of their owner.
 
     Example:
         >>> import torch
@@ -52,20 +52,20 @@ def described(module: nn.Module, ignored: Ignored | None = None) -> Hashable:
 
 
 class _Walk:
-    """One way through everything that a module holds; what is met again is named by when it was met first."""
+    """A walk through everything that a module holds; an object met again is named by the time of its first visit."""
 
     def __init__(self, module: nn.Module, ignored: Ignored) -> None:
         self.ignored = ignored
         self.own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
         self.met: dict[int, int] = {}
-        self.held: list[Any] = []  # the id of a freed object would be given to another
+        self.held: list[Any] = []  # Python reuses the id of a freed object
 
     def of(self, value: Any) -> Hashable:
         kind = type(value)
         if kind in _AS_THEY_ARE:
             return value
         if kind in _NUMBERS:
-            return kind, repr(value)  # 1 equals 1.0 and True, and nan not even itself
+            return kind, repr(value)  # 1 equals 1.0 and True, but nan does not equal itself
         if kind in (tuple, torch.Size):
             return kind, self.each(value)
         if id(value) in self.met:
@@ -90,7 +90,7 @@ class _Walk:
             if name in without:
                 continue
             if name.startswith("_") and isinstance(value, dict) and "_hooks" in name:
-                value = tuple(value.values())  # their keys are numbers that torch gives only once
+                value = tuple(value.values())  # torch never gives the same key twice
             parts.append((name, self.of(value)))
         return tuple(parts)
 
@@ -99,7 +99,7 @@ class _Walk:
         return form if id(tensor) in self.own else (form, _digest(tensor))
 
     def kind(self, kind: type) -> Hashable:
-        """A class; one that is made anew in every call of a function is compared by what is written in it."""
+        """A class; one that a function makes anew in every call is compared by its contents."""
         if kind.__module__ == "builtins" or getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind:
             return kind
         return kind.__qualname__, self.each(kind.__bases__), self.items(vars(kind), _OF_EVERY_CLASS)
@@ -116,9 +116,9 @@ class _Walk:
             return self.of(kind), self.items(vars(value), self.without(value))
         try:
             written = value.__reduce_ex__(4)
-        except Exception:  # whatever it says, it cannot be looked into
+        except Exception:  # whatever the error, the object cannot be examined
             return _Itself(value)
-        if isinstance(written, str):  # the name under which its module has it
+        if isinstance(written, str):  # its name in its module
             return _Itself(value)
         function, arguments, state, *entries = written
         return self.each((function, arguments, state, *(each and tuple(each) for each in entries[:2])))
@@ -128,7 +128,7 @@ class _Walk:
 
 
 class _Itself:
-    """Equal where it is the same object."""
+    """Equals only the same object."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -143,7 +143,7 @@ class _Itself:
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a name that has not been given a value yet
+    except ValueError:  # a name without a value yet
         return CellType
 
 
@@ -163,7 +163,7 @@ _HOW: tuple[tuple[Any, Callable[[_Walk, Any], Hashable]], ...] = (
     ((staticmethod, classmethod), lambda walk, method: walk.each((type(method), method.__func__))),
     (property, lambda walk, value: walk.each((property, value.fget, value.fset, value.fdel))),
     (weakref.ref, lambda walk, reference: ("to", walk.of(reference()))),
-    (torch.Generator, lambda walk, generator: (torch.Generator, str(generator.device))),  # its state is no part of it
+    (torch.Generator, lambda walk, generator: (torch.Generator, str(generator.device))),  # its state does not count
     (dict, lambda walk, value: (walk.of(type(value)), walk.items(value), walk.items(getattr(value, "__dict__", {})))),
     ((list, tuple), lambda walk, value: (walk.of(type(value)), walk.each(value))),
     ((set, frozenset), lambda walk, value: (walk.of(type(value)), frozenset(walk.each(value)))),

@@ -1,4 +1,4 @@
-"""How many networks are trained: :class:`Recipe`."""
+"""The settings for training many networks: :class:`Recipe`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ OPTIMIZERS = ("sgd", "adam", "amsgrad")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How every replica is trained; the optimisers are torch's SGD and Adam, the schedule its MultiStepLR.
+    """How to train every replica; the optimisers are torch's SGD and Adam, the schedule its MultiStepLR.
 
     Args:
         epochs: passes over the data.
         batch_size: the last batch of an epoch may be smaller.
-        learning_rate: at the start.
+        learning_rate: initial learning rate.
         optimizer: ``"sgd"``, ``"adam"`` or ``"amsgrad"``.
-        momentum, nesterov: of SGD.
+        momentum, nesterov: settings of SGD.
         weight_decay: as in torch's optimisers, added to the gradient.
-        milestones: epochs from which on the learning rate is multiplied by ``gamma``, once each.
+        milestones: epochs at which the learning rate is multiplied by ``gamma``.
         gamma: factor applied to the learning rate at each milestone.
-        clip: largest absolute entry of a replica's gradient, which is scaled down as a whole where it is larger.
+        clip: largest absolute entry of a replica's gradient; a gradient that exceeds it is scaled down as a whole.
 
     Example:
         >>> Recipe(epochs=200, batch_size=64, learning_rate=0.05, momentum=0.9, milestones=(100, 150), clip=1.0).gamma

@@ -1,7 +1,7 @@
-"""A function of tensors, run once and written down as a list of plain operations, which are then replayed.
+"""Runs a function of tensors once, records it as a list of plain operations, and replays the list.
 
-Replaying skips what torch.func spends on every call: transforms, dispatch and autograd. Shapes and everything that the
-function decided in Python are fixed; random numbers are drawn anew, one generator for every entry of the first
+Replaying skips what torch.func spends on every call: transforms, dispatch and autograd. Shapes and all decisions that
+the function made in Python are fixed. Random numbers are drawn anew, with one generator for every entry of the first
 dimension.
 """
 
@@ -33,18 +33,18 @@ _SILENT_WRITES: dict[Any, tuple[int, ...]] = {
     aten.native_batch_norm.default: (3, 4), aten.cudnn_batch_norm.default: (3, 4),
     aten.miopen_batch_norm.default: (3, 4),
 }  # fmt: skip
-_TALL = 3  # a matrix with so many times more rows than columns is computed faster as its transpose
+_TALL = 3  # a product with this many times more rows than columns is faster as its transpose
 
 
 class Recording:
     """``function(*args)`` as plain operations.
 
     Args:
-        function: of tensors, or dictionaries and lists of tensors.
-        args: examples; later calls must have the same shapes.
-        generators: what random operations draw from, the k-th one for entry k of their first dimension; the list may
-            be given other generators between calls.
-        compile: let torch's compiler fuse the operations, which takes the first call some ten seconds.
+        function: takes tensors, or dictionaries and lists of tensors.
+        args: example arguments; later calls must have the same shapes.
+        generators: sources of random operations, the k-th one for entry k of their first dimension; the list may get
+            other generators between calls.
+        compile: let torch's compiler fuse the operations, which costs the first call about ten seconds.
 
     Example:
         >>> import torch
@@ -71,12 +71,12 @@ class Recording:
             return self._replay(*args)
 
     def captured(self) -> list[Tensor]:
-        """Tensors that the function has used without being given them, which every call reads as they are."""
+        """Tensors that the function used but did not get as arguments; every call reads their current values."""
         read = self.module.graph.find_nodes(op="get_attr")
         return [getattr(self.module, str(node.target)) for node in read]
 
     def working_set(self) -> int:
-        """Bytes that are alive at once, at most."""
+        """Largest number of bytes alive at once."""
         last_use: dict[fx.Node, fx.Node] = {}
         for node in self.module.graph.nodes:
             for used in node.all_input_nodes:
@@ -98,9 +98,9 @@ def _bytes(node: fx.Node) -> int:
 
 
 def _simplify(module: fx.GraphModule) -> None:
-    """Leaves out what has no effect, what was computed before, and what is the same in every call."""
+    """Drop operations without effect, repeated ones, and those with the same result in every call."""
     graph = module.graph
-    changed = {base for node in graph.nodes for base in _changed(node)}  # at some time
+    changed = {base for node in graph.nodes for base in _changed(node)}  # at any time
     constants: dict[fx.Node, Any] = {}
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
@@ -124,7 +124,7 @@ def _simplify(module: fx.GraphModule) -> None:
 
 
 def _widen_products(graph: fx.Graph) -> None:
-    """(BᵀAᵀ)ᵀ instead of AB where that is wide and not tall: batched products of small matrices like wide ones."""
+    """Compute a tall AB as (BᵀAᵀ)ᵀ: batched products of small matrices are faster when wide."""
     for node in graph.find_nodes(op="call_function", target=aten.bmm.default):
         _, rows, columns = node.meta["val"].shape
         if rows < _TALL * columns:
@@ -157,7 +157,7 @@ def _value(node: fx.Node, constants: dict[fx.Node, Any]) -> Any:
 
 
 def _without_effect(node: fx.Node) -> fx.Node | None:
-    """The argument that the node returns unchanged."""
+    """The argument that the node returns unchanged, if any."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node):
         return None
@@ -190,21 +190,21 @@ def _key(node: fx.Node) -> Any:
 
 
 def _base(node: fx.Node) -> fx.Node:
-    """The node whose memory a node's result lies in: views and in-place operations have none of their own."""
+    """The node that owns the memory of a node's result: views and in-place operations own none."""
     while shared := _shared(node):
         node = shared[0]
     return node
 
 
 def _shared(node: fx.Node) -> list[fx.Node]:
-    """Arguments whose memory a node gives out."""
+    """Arguments that share memory with a node's result."""
     if node.target in (operator.getitem, aten._unsafe_view.default):
         return node.all_input_nodes[:1]
     return [argument for argument, _ in _aliases(node)]
 
 
 def _changed(node: fx.Node) -> set[fx.Node]:
-    """What a node writes to."""
+    """The nodes that a node writes to."""
     written = [argument for argument, is_written in _aliases(node) if is_written]
     for index in _SILENT_WRITES.get(node.target, ()):
         written += _nodes(node.args[index])
@@ -212,7 +212,7 @@ def _changed(node: fx.Node) -> set[fx.Node]:
 
 
 def _aliases(node: fx.Node) -> list[tuple[fx.Node, bool]]:
-    """Arguments that an operation declares to share memory with its result, and whether it writes to them."""
+    """Arguments that, as the operation declares, share memory with its result, and whether it writes to them."""
     if not isinstance(node.target, OpOverload):
         return []
     found = []
@@ -239,7 +239,7 @@ def _is_random(node: fx.Node) -> bool:
 
 
 class _Noise(NamedTuple):
-    """Random numbers that a recording reads, drawn for every replica from its own generator."""
+    """Random numbers that a recording reads; each replica's come from its own generator."""
 
     values: Tensor
     fill: Callable[..., Any]
@@ -251,12 +251,12 @@ class _Noise(NamedTuple):
 
 
 def _hoisted(module: fx.GraphModule, node: fx.Node) -> _Noise:
-    """Replaces a random operation by numbers that are drawn before the recording is replayed."""
+    """Replace a random operation by numbers drawn before each replay."""
     operation: Any = node.target
     if operation not in _FILLS:
         known = ", ".join(sorted(str(known).removeprefix("aten.") for known in _FILLS))
         raise NotImplementedError(
-            f"{operation}: replicas cannot draw from it, each with its own generator; they can: {known}"
+            f"{operation}: replicas cannot each draw from it with their own generator; supported: {known}"
         )
     example = node.meta["val"]
     noise = _Noise(

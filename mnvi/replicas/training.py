@@ -1,4 +1,4 @@
-"""Training many networks, block by block, and what comes out."""
+"""Trains many networks block by block, and holds the results."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from mnvi.elbo import ELBO, Objective
 from mnvi.methods.montecarlo import MonteCarlo
 from mnvi.replicas.alike import described
-from mnvi.replicas.blocks import Block, Data, Recordings, Start, State, saved_tensors, tensors_of
 from mnvi.replicas.recipe import Recipe
+from mnvi.replicas.step import Block, Data, Recordings, Start, State, saved_tensors, tensors_of
 
-_FEW = 4  # fewer replicas than this do not pay for stepping together
-CACHE = 8 << 20  # bytes; replicas step together as long as what one step touches stays about this size
+_FEW = 4  # for fewer replicas, stepping together does not pay
+CACHE = 8 << 20  # bytes; as many replicas step together as keep a step's memory at about this size
 
 Build = Callable[[int], Objective]
 Progress = Callable[[list[int], int, Tensor], None]
 States = dict[str, Tensor | list[Tensor | None]]
 
-# What replicas that step together may differ in besides their tensors: κ and N go into the step as numbers, and in
-# training nothing reads the others.
+# Attributes in which replicas that step together may differ besides their tensors: κ and N enter the step as numbers,
+# and training does not read the others.
 _OF_EACH = {ELBO: ("kappa", "num_data"), MonteCarlo: ("num_samples", "seed")}
 
 
@@ -32,9 +32,9 @@ class Replicas:
 
     Attributes:
         state: parameters and buffers of all, ``[replicas, ...]`` each, under the names of :class:`mnvi.Objective`;
-            where replicas differ in a shape or a name, a list with one tensor, or None, for each.
+            if replicas differ in a shape or a name, a list with one tensor or None for each.
         losses: mean loss of every epoch, ``[replicas, epochs]``.
-        failures: replicas whose loss was not finite, with the epoch where that began. The others are not harmed.
+        failures: replicas whose loss became non-finite, each with the first such epoch. The others are not affected.
 
     Example:
         >>> import torch, mnvi
@@ -61,29 +61,29 @@ class Replicas:
         return {k: int(broken[k].nonzero()[0]) for k in broken.any(1).nonzero().flatten().tolist()}
 
     def module(self, k: int) -> Objective:
-        """Replica ``k`` by itself, in evaluation mode."""
+        """Replica ``k`` as a module, in evaluation mode."""
         objective = _built(self.build, k, self.seeds[k])[0]
         own = saved_tensors(objective)
         saved = {name: one for name, value in self.state.items() if (one := value[k]) is not None}
         differ = [name for name in {**own, **saved} if _shape(own, name) != _shape(saved, name)]
         if differ:
             raise ValueError(
-                f"replicas: state and build({k}) differ in {', '.join(differ)}; give the build that was trained with"
+                f"replicas: state and build({k}) differ in {', '.join(differ)}; pass the build used in training"
             )
         with torch.no_grad():
-            for name, tensor in own.items():  # a tensor that has several names is there once
+            for name, tensor in own.items():  # a tensor with several names appears once
                 tensor.copy_(saved[name])
         return objective.eval()
 
 
 def load(build: Build, seeds: Sequence[int], state: States, losses: Tensor) -> Replicas:
-    """Replicas from what an earlier :func:`train` returned.
+    """Restore replicas from the result of an earlier :func:`train`.
 
     Args:
-        build: the function that they were trained with.
-        seeds: those that they were trained with.
+        build: the function used in training.
+        seeds: the seeds used in training.
         state: the ``state`` of the trained :class:`Replicas`, after ``torch.load``.
-        losses: likewise, ``[replicas, epochs]``.
+        losses: its ``losses``, ``[replicas, epochs]``.
 
     Example:
         >>> import torch, mnvi
@@ -105,24 +105,24 @@ def train(
     progress: Progress | None = None,
     compile: bool = False,
 ) -> Replicas:
-    """Trains one network for every seed.
+    """Train one network for every seed.
 
-    Replicas that were built alike and have equally many examples step together, in blocks whose working set, measured
-    on the recorded step, stays within ``CACHE`` bytes: larger ones are slower, and memory is bounded whatever the
-    number of replicas. Every other kind of network, such as a trial of a search with its own prior, has a step of its
-    own, which takes seconds to record.
+    Replicas that are built alike and have equally many examples step together, in blocks whose working set, measured on
+    the recorded step, stays within ``CACHE`` bytes: larger blocks are slower, and this bounds memory for any number of
+    replicas. Every other kind of network, such as a trial of a search with its own prior, has its own step, which takes
+    seconds to record.
 
     Args:
         build: ``build(k)`` makes the objective of replica k, called under ``torch.manual_seed(seeds[k])``; shuffling
-            and noise go on from where it left the generator. Replicas that differ in weights, data, κ and N alone are
-            built alike.
-        data: inputs and targets ``[examples, ...]`` of every replica; the same tensors may be given many times.
+            and noise continue from the state in which it leaves the generator. Replicas that differ only in weights,
+            data, κ and N are built alike.
+        data: inputs and targets ``[examples, ...]`` of every replica; the same tensors may occur many times.
         seeds: one for every replica.
         recipe: how to train.
         progress: called after an epoch of a block, with the replicas of the block, the epoch (from 0) and their losses.
-        compile: the step of a full batch goes through ``torch.compile``: some ten seconds first (less when the
-            compiler finds it in its cache), then two to four times faster. A step agrees with an uncompiled one to
-            float precision; what rounding differently does to a long training is as a new seed would do.
+        compile: compile the step of a full batch with ``torch.compile``. This takes about ten seconds (less if the
+            compiler's cache has it) and makes steps two to four times faster. A step agrees with an uncompiled one to
+            float precision; over a long training the different rounding acts like another seed.
 
     Example:
         >>> import torch, mnvi
@@ -153,15 +153,15 @@ def train(
 
 
 def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -> int:
-    """How many replicas step together, of those that are built like the first: measured on its recorded step.
+    """Number of replicas, among those built like the first, that step together; measured on its recorded step.
 
     .. math:: n = \\lfloor \\mathrm{CACHE} \\,/\\, \\text{bytes alive at once in the step of one replica} \\rfloor
 
     Args:
         build: as for :func:`train`.
-        data: likewise; the first entry is looked at.
-        seeds: likewise.
-        recipe: likewise; the size of a batch counts.
+        data: as for :func:`train`; only the first entry matters.
+        seeds: as for :func:`train`.
+        recipe: as for :func:`train`; only the batch size matters.
 
     Example:
         >>> import torch, mnvi
@@ -177,7 +177,7 @@ def block_size(build: Build, data: Data, seeds: Sequence[int], recipe: Recipe) -
 
 @dataclass
 class _Kind:
-    """Replicas that were built alike: one recorded step serves them all."""
+    """Replicas built alike: one recorded step serves them all."""
 
     objective: Objective  # of the first
     starts: dict[int, Start]
@@ -203,7 +203,7 @@ def _shape(tensors: State, name: str) -> torch.Size | None:
 def _blocks(kind: _Kind, data: Data, recipe: Recipe, compile: bool) -> Iterator[list[int]]:
     groups = _groups(data, kind.starts)
     largest = _block_size(kind, data, recipe)
-    if compile:  # every size of a block is compiled by itself: one that divides all groups serves them all
+    if compile:  # every block size needs its own compilation: one that divides all groups serves them all
         common = math.gcd(*map(len, groups))
         largest = next((size for size in range(min(largest, common), _FEW, -1) if common % size == 0), largest)
     for group in groups:
@@ -218,7 +218,7 @@ def _block_size(kind: _Kind, data: Data, recipe: Recipe) -> int:
 
 
 def _room(kinds: Sequence[_Kind], count: int) -> States:
-    """Where the state of so many replicas goes: a list for what not all of them have in one shape."""
+    """Memory for the state of ``count`` replicas: a list for tensors that not all replicas have in one shape."""
     state: States = {}
     tensors = [saved_tensors(kind.objective) for kind in kinds]
     for name in dict.fromkeys(name for each in tensors for name in each):
@@ -239,7 +239,7 @@ def _put(tensors: State, state: States, members: list[int]) -> None:
 
 
 def _evenly(group: list[int], largest: int) -> Iterator[list[int]]:
-    """Blocks of one size, or of two that differ by one: each size is recorded once."""
+    """Blocks of one size, or of two sizes that differ by one; each size is recorded once."""
     count = math.ceil(len(group) / largest)
     for block in range(count):
         yield group[block * len(group) // count : (block + 1) * len(group) // count]
@@ -255,7 +255,7 @@ def _groups(data: Data, members: Iterable[int]) -> list[list[int]]:
 
 
 def _built(build: Build, k: int, seed: int) -> tuple[Objective, torch.Generator]:
-    """Replica ``k`` as it starts, and a generator that goes on where building it left torch's own."""
+    """Replica ``k`` before training, and a generator that continues where building it left torch's."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         objective = build(k)

@@ -1,4 +1,4 @@
-"""Which torch function is answered by which moment function, for :class:`mnvi.Gaussian`.
+"""Rules of :class:`mnvi.Gaussian`: which moment function answers which torch function.
 
 The table of :class:`mnvi.JointGaussian` is in ``joint``.
 
@@ -31,10 +31,11 @@ __all__ = ["has_rule", "rule"]
 
 
 def rule(*functions: Callable) -> Callable[[Callable], Callable]:
-    """Decorator: answer these torch functions, when one of their arguments is a ``Gaussian``, with the decorated one.
+    """Decorator: the decorated function answers these torch functions when one of their arguments is a ``Gaussian``.
 
-    The decorated function gets the arguments of the original call and returns the ``Gaussian`` of the result. The last
-    rule given for a function counts. A function of your own takes part after wrapping it in :func:`mnvi.elementwise`.
+    The decorated function gets the arguments of the original call and returns the ``Gaussian`` of the result. A later
+    rule for the same function replaces an earlier one. To use a function of your own, wrap it in
+    :func:`mnvi.elementwise`.
 
     Args:
         functions: the callables as torch sees them, e.g. ``torch.erf, torch.Tensor.erf``.
@@ -51,10 +52,10 @@ def rule(*functions: Callable) -> Callable[[Callable], Callable]:
 
 
 def has_rule(function: Callable) -> bool:
-    """Whether a function is answered for a ``Gaussian``.
+    """Whether a function has a rule for a ``Gaussian``.
 
     Args:
-        function: the callable as torch sees it, e.g. ``torch.erf``; its other spellings count for themselves.
+        function: the callable as torch sees it, e.g. ``torch.erf``; each of its spellings has its own entry.
 
     Example:
         >>> import torch, mnvi.rules

@@ -1,4 +1,4 @@
-"""Elementwise functions: the names torch calls them by, and the moments that answer.
+"""Elementwise functions: torch's names for them, and the moments that answer.
 
 ``mnvi.options(activation="taylor")`` replaces all of them by the first-order rule.
 """
@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import elu as elu_moments
-from mnvi.moments import gelu as gelu_moments
-from mnvi.moments import logistic, piecewise, rectifiers, transcendental
 from mnvi.moments._torch import let_dynamo_dispatch
-from mnvi.moments.hardswish import hardswish as hardswish_moments
+from mnvi.moments.activations import elu as elu_moments
+from mnvi.moments.activations import gelu as gelu_moments
+from mnvi.moments.activations import logistic, piecewise, rectifiers, transcendental
+from mnvi.moments.activations.hardswish import hardswish as hardswish_moments
+from mnvi.moments.activations.relu import relu as relu_moments
+from mnvi.moments.activations.softsign import softsign as softsign_moments
 from mnvi.moments.precision import widened
 from mnvi.moments.quadrature import taylor_moments
-from mnvi.moments.relu import relu as relu_moments
-from mnvi.moments.softsign import softsign as softsign_moments
 from mnvi.rules.elementwise import elementwise
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, NoRuleError, every
@@ -32,7 +32,7 @@ Moments = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Bound = float | Tensor | None
 
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
-_SOFTPLUS_THRESHOLD = 15.0  # from here on torch's switch to the identity changes nothing that could be measured
+_SOFTPLUS_THRESHOLD = 15.0  # above this, torch's switch to the identity makes no measurable difference
 
 
 def _answer(x: Gaussian, function: Function, moments: Moments) -> Gaussian:
@@ -99,7 +99,7 @@ def leaky_relu(x: Gaussian, negative_slope: float = 0.01, inplace: bool = False)
 def prelu(x: Gaussian, weight: Tensor) -> Gaussian:
     """One slope for all, or one for each channel of dimension 1; the slopes are known, not random."""
     if not isinstance(weight, Tensor):
-        raise TypeError(f"prelu: weight must be a tensor, got {type(weight).__name__}; of a Gaussian pass the mean")
+        raise TypeError(f"prelu: weight must be a tensor, got {type(weight).__name__}; pass a Gaussian's mean")
 
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         slope = weight.to(var.dtype)
@@ -118,12 +118,12 @@ def prelu(x: Gaussian, weight: Tensor) -> Gaussian:
 def rrelu(
     x: Gaussian, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
 ) -> Gaussian:
-    """In training the slope is one more independent random variable, and its variance is taken along."""
+    """In training the slope is another independent random variable, whose variance counts."""
     moments: Moments = partial(piecewise.kink, above=1.0, below=0.5 * (lower + upper))
     if training:
         moments = partial(piecewise.random_kink, lowest=lower, highest=upper)
     out = _answer(x, lambda z: F.leaky_relu(z, 0.5 * (lower + upper)), moments)
-    if training and current().activation == "taylor":  # the slope is no argument of the function above
+    if training and current().activation == "taylor":  # the slope is not an argument of the function above
         below = widened(x.mean).clamp(max=0)
         return Gaussian.trusted(out.mean, out.var + (upper - lower) ** 2 / 12 * below.square())
     return out
@@ -254,23 +254,23 @@ def logsigmoid(x: Gaussian) -> Gaussian:
 
 @RULES.rule(*every("pow"), Tensor.__pow__)
 def pow(x: Gaussian, exponent: Any, *, out: None = None) -> Gaussian:
-    """Whole positive exponents; others have no moments on a Gaussian, which takes values of both signs."""
+    """Whole positive exponents only: other powers of a Gaussian, which takes both signs, have no moments."""
     if isinstance(exponent, Gaussian):
         raise NoRuleError(RULES.explain(Tensor.__rpow__))
     if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 1:
         raise TypeError(
-            f"pow: exponent={exponent!r} must be a whole number of at least 1 for a Gaussian; for another one, where "
-            "the variance is small, mnvi.taylor(lambda z: z**exponent)(x) gives the first-order rule"
+            f"pow: exponent={exponent!r} must be a whole number >= 1 for a Gaussian; for another exponent and a small "
+            "variance, mnvi.elementwise(lambda z: z**exponent, 'taylor')(x) gives the first-order rule"
         )
     return _answer(x, lambda z: torch.pow(z, exponent), partial(transcendental.power, exponent=int(exponent)))
 
 
 @RULES.rule(*every("glu"))
 def glu(x: Gaussian, dim: int = -1) -> Gaussian:
-    """The product of one half and the sigmoid of the other, which are independent as all entries are.
+    """The product of one half and the sigmoid of the other half, which is independent of it, as all entries are.
 
-    Exact but for the sigmoid: for means up to 3 in size and variances up to 4 the mean is off by less than 10⁻⁶, the
-    standard deviation by 0.002 %; by 0.2 % for means up to 6.
+    Exact except for the sigmoid: for means up to 3 in size and variances up to 4 the mean is off by less than 10⁻⁶ and
+    the standard deviation by 0.002 %; for means up to 6 the standard deviation is off by 0.2 %.
     """
     value, gate = x.chunk(2, dim)
     product: Gaussian = value * torch.sigmoid(gate)

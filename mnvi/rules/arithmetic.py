@@ -23,17 +23,17 @@ def _mean(value: Operand) -> Any:
 
 
 def _result(mean: Tensor, var: Tensor) -> Gaussian:
-    """Broadcasting against a plain operand can widen the mean alone, in shape or in dtype."""
+    """Give the variance the shape and dtype of the mean, which a plain operand may have widened."""
     if mean.dtype == torch.float64:
         var = var.double()
     refuse_complex(mean)
     if not mean.is_floating_point():
-        raise TypeError(f"a Gaussian has no {mean.dtype} values; ask for a floating-point dtype, or take x.mean")
+        raise TypeError(f"a Gaussian has no {mean.dtype} values; choose a floating-point dtype, or use x.mean")
     return Gaussian.trusted(mean, var if var.shape == mean.shape else var.expand_as(mean))
 
 
 def _squared(factor: Tensor | float, like: Tensor) -> Any:
-    """Squares of integers and of half precision overflow early, so they are taken in the dtype of the variance."""
+    """Square in the dtype of the variance, because squares of integers and of half precision overflow early."""
     if isinstance(factor, Tensor) and factor.dtype not in (torch.float32, torch.float64):
         refuse_complex(factor)
         factor = factor.to(like.dtype)
@@ -83,9 +83,9 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None, out
     if rounding_mode is not None:
         raise TypeError(f"div: rounding_mode={rounding_mode!r} has no meaning for a Gaussian; divide without it")
     if input is other:
-        raise TypeError("div: a Gaussian divided by itself is 1 and no Gaussian; use torch.ones_like(x)")
+        raise TypeError("div: a Gaussian divided by itself is 1, not a Gaussian; use torch.ones_like(x)")
     if isinstance(other, Gaussian):
-        return mul(input, reciprocal(other))  # first-order in the divisor, whose docstring has the error
+        return mul(input, reciprocal(other))  # first order in the divisor; reciprocal's docstring gives the error
     return _result(input.mean / other, input.var / _squared(other, input.var))
 
 
@@ -96,12 +96,12 @@ def rdiv(input: Operand, other: Operand) -> Gaussian:
 
 @RULES.rule(*every("reciprocal"))
 def reciprocal(x: Gaussian) -> Gaussian:
-    r"""First-order: :math:`1/\mu` and :math:`v/\mu^4`. A reciprocal Gaussian has no moments; this is right for
-    :math:`\sigma \ll |\mu|` only, as where a normalising constant is divided by.
+    r"""First-order: :math:`1/\mu` and :math:`v/\mu^4`. The reciprocal of a Gaussian has no moments; this holds only for
+    :math:`\sigma \ll |\mu|`, as in division by a normalising constant.
 
-    Against 2·10⁶ samples both are too small, the mean by :math:`\sigma^2/\mu^2` of it and the standard deviation by
-    :math:`4\sigma^2/\mu^2`: 0.25 % and 1 % at :math:`\sigma = |\mu|/20`, 1 % and 4 % at :math:`|\mu|/10`. Division
-    by a ``Gaussian`` is the product with this.
+    Against 2·10⁶ samples both are too small. The relative error is :math:`\sigma^2/\mu^2` for the mean and
+    :math:`4\sigma^2/\mu^2` for the standard deviation: 0.25 % and 1 % at :math:`\sigma = |\mu|/20`, 1 % and 4 % at
+    :math:`|\mu|/10`. Division by a ``Gaussian`` multiplies by this reciprocal.
     """
     inverse = widened(x.mean).reciprocal()
     square = inverse.square()
@@ -145,7 +145,7 @@ def sum(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
 
 @RULES.rule(*every("cumsum"))
 def cumsum(input: Gaussian, dim: int, *, dtype: torch.dtype | None = None, out: None = None) -> Gaussian:
-    """Each entry's own variance; that neighbours share most of their terms is not kept."""
+    """Variance of each entry by itself: the result does not record that neighbours share most of their terms."""
     return _result(torch.cumsum(input.mean, dim, dtype=dtype), torch.cumsum(input.var, dim))
 
 
@@ -166,14 +166,14 @@ def mean(
     average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
     count = 1
     for d in (dims,) if isinstance(dims, int) else dims:
-        count *= input.shape[d] if input.dim() else 1  # a number has a dimension 0 all the same
+        count *= input.shape[d] if input.dim() else 1  # torch accepts dim 0 without dimensions too
     return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))
 
 
 @RULES.rule(*every("addcmul"))
 def addcmul(input: Operand, tensor1: Operand, tensor2: Operand, *, value: float = 1, out: None = None) -> Gaussian:
     if isinstance(input, Gaussian) and (input is tensor1 or input is tensor2):
-        raise ValueError("addcmul: the Gaussian that is added to is a factor too, and not independent of the product")
+        raise ValueError("addcmul: the Gaussian input is also a factor, so it is not independent of the product")
     if not isinstance(tensor1, Gaussian) and not isinstance(tensor2, Gaussian):
         return add(input, tensor1 * tensor2, alpha=value)
     return add(input, mul(tensor1, tensor2), alpha=value)

@@ -1,10 +1,10 @@
 """Softmax and attention.
 
-Attention is composed of rules that exist: scores by a product of independent matrices, their softmax, and a second
-product. That queries, keys and values come from the same tokens, that the scores of a row share their query, and that
-the weights of a row share their denominator, is neglected: entries are taken to be independent, as everywhere. For four
-tokens of independent queries, keys and values with standard normal means and variances of 0.001 to 0.05, the mean is
-off by 0.0001 to 0.003 and the standard deviation by 22 % (root mean squares, against 4·10⁴ samples).
+Attention combines existing rules: a product of independent matrices gives the scores; their softmax and a second
+product follow. All entries count as independent, as everywhere. This neglects that queries, keys and values come from
+the same tokens, that the scores of a row share their query, and that the weights of a row share their denominator. For
+four tokens of independent queries, keys and values with standard normal means and variances of 0.001 to 0.05, the mean
+is off by 0.0001 to 0.003 and the standard deviation by 22 % (root mean squares, against 4·10⁴ samples).
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def scaled_dot_product_attention(
 def attend(
     query: Value, key: Value, value: Value, mask: Tensor | None, dropout_p: float, scale: float
 ) -> tuple[Value, Value]:
-    """``softmax(scale · query keyᵀ + mask) value`` and the weights; of a boolean mask, True takes part."""
+    """``softmax(scale · query keyᵀ + mask) value`` and the weights; True in a boolean mask takes part."""
     scores: Any = torch.matmul(cast(Tensor, query) * scale, cast(Tensor, key).transpose(-2, -1))
     if mask is None:
         weights = F.softmax(scores, -1)
     else:
         if mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -math.inf)
-        # A row that attends to nothing is zero, as in torch, and not 0/0.
+        # A row that attends to nothing is zero, as in torch, not 0/0.
         nothing = (mask == -math.inf).all(-1, keepdim=True)
         weights = F.softmax(scores + mask.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
     weights = F.dropout(weights, dropout_p, dropout_p > 0)
@@ -126,8 +126,8 @@ def attend_in_heads(
     Args:
         query, key, value: projected, [batch, tokens, embedding].
         num_heads, bias_k, bias_v, add_zero_attn, dropout_p: as in ``torch.nn.MultiheadAttention``.
-        key_padding_mask: to be added to the scores, [batch, source].
-        attn_mask: likewise, [target, source] or [batch · heads, target, source].
+        key_padding_mask: added to the scores, [batch, source].
+        attn_mask: added to the scores, [target, source] or [batch · heads, target, source].
 
     Returns:
         the heads' outputs joined, [batch, target, embedding], and the weights, [batch, heads, target, source].
@@ -182,7 +182,7 @@ def multi_head_attention_forward(
     if static_k is not None or static_v is not None:
         raise TypeError("multi_head_attention_forward: static_k and static_v are not supported for a Gaussian")
     if is_causal and attn_mask is None:
-        raise ValueError("multi_head_attention_forward: is_causal=True is only a hint; give the attn_mask it hints at")
+        raise ValueError("multi_head_attention_forward: is_causal=True is only a hint; pass the attn_mask too")
     batched = query.dim() == 3
     sources: list[Any] = [x.transpose(0, 1) if batched else x[None] for x in (query, key, value)]
     if use_separate_proj_weight:
@@ -204,7 +204,7 @@ def multi_head_attention_forward(
 
 
 def as_additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A mask to add to the scores; of a boolean one (as in ``nn.MultiheadAttention``), True takes no part."""
+    """A mask to add to the scores; True in a boolean mask takes no part, as in ``nn.MultiheadAttention``."""
     if mask is None or mask.is_floating_point():
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)

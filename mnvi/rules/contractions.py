@@ -23,7 +23,7 @@ def _means(*values: Value) -> list[Tensor]:
 
 
 def _contract(function: Any, a: Value, b: Value) -> Gaussian:
-    """A map linear in each of its two operands, in which no entry occurs twice in one output."""
+    """Moments of a map that is linear in each of its two operands and uses no entry twice in one output."""
     if a is b:
         raise ValueError("a matrix product of a Gaussian with itself: its factors are not independent")
     refuse_complex(*_means(a, b))
@@ -85,7 +85,7 @@ def inner(input: Value, other: Value, *, out: None = None) -> Gaussian:
 
 def _added(input: Any, a: Value, b: Value, beta: float, alpha: float) -> Gaussian:
     if isinstance(input, Gaussian) and (input is a or input is b):
-        raise ValueError("the Gaussian that a product is added to is a factor too, and not independent of the product")
+        raise ValueError("the Gaussian added to a product is also a factor, so it is not independent of the product")
     matrices: list[Any] = [a, b]
     product = torch.matmul(*matrices)
     return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]
@@ -127,11 +127,10 @@ def tensordot(a: Value, b: Value, dims: Any = 2, out: None = None) -> Gaussian:
 
 @RULES.rule(torch.einsum)
 def einsum(equation: Any, *operands: Any) -> Gaussian:
-    r"""Of one operand, or of two independent ones; exact.
+    r"""Exact for one operand and for two independent ones.
 
-    An index that only one operand has, or along which the other is broadcast, and that is summed over is summed first,
-    so that no entry occurs twice in one output; then :math:`V = V_a(V_b + B\circ B) + (A\circ A)V_b` as in a matrix
-    product.
+    If only one operand has a summed index, or the other is broadcast along it, that sum comes first, so that no entry
+    occurs twice in one output. Then :math:`V = V_a(V_b + B\circ B) + (A\circ A)V_b` as in a matrix product.
     """
     if not isinstance(equation, str):
         raise TypeError("einsum: for a Gaussian the indices must be given as a string, e.g. 'bij,bjk->bik'")
@@ -158,8 +157,8 @@ def einsum(equation: Any, *operands: Any) -> Gaussian:
 
 
 def _parse(equation: str, operands: tuple) -> tuple[list[str], str]:
-    """The operands' indices and the result's, the latter by einsum's convention if it is not given; each dimension
-    under an ellipsis gets a letter."""
+    """Indices of the operands and of the result, which default to einsum's convention; each dimension under an ellipsis
+    gets a letter."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
     letters = inputs.replace("...", "").replace(",", "")

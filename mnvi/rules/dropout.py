@@ -1,4 +1,4 @@
-"""Dropout: the identity in evaluation; in training ``mnvi.options(dropout=...)`` says whether its variance is added."""
+"""Dropout: the identity in evaluation; in training ``mnvi.options(dropout=...)`` chooses variance or sampling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _dropout(sampled: Callable, variance: Callable, trains_by_default: bool) -> 
 
 
 def _outside_functional(answer: Callable) -> Callable:
-    """Under ``torch`` itself the same has other names and no defaults."""
+    """The same under ``torch`` itself, where arguments have other names and no defaults."""
 
     def direct(input: Gaussian, p: float, train: bool) -> Gaussian:
         out: Gaussian = answer(input, p, train)
@@ -38,7 +38,7 @@ def _outside_functional(answer: Callable) -> Callable:
 
 
 def _one_mask(function: Callable) -> Callable:
-    """The function's own mask, 0 or 1/(1-p), for both streams the same."""
+    """Draw one mask, 0 or 1/(1-p), with the function itself and apply it to mean and variance."""
 
     def sampled(mean: Tensor, var: Tensor, p: float) -> tuple[Tensor, Tensor]:
         mask = function(torch.ones_like(mean), p, True)

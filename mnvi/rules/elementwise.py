@@ -1,4 +1,4 @@
-"""A function of your own, made to answer for a Gaussian."""
+"""Lets any elementwise function answer for a Gaussian."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
               \qquad\text{or}\qquad E = f(\mu), \quad V = f'(\mu)^2\sigma^2.
 
     Args:
-        function: the function; its first argument is the tensor, every entry of the result depends on the same entry of
-            it alone, which the first call tries: a function that is not elementwise, or random, raises ``ValueError``,
-            and so does one that is not finite at a node, as a logarithm is not: ``"taylor"`` may serve there.
-            Further arguments are passed on.
+        function: takes the tensor first; further arguments are passed on. Every entry of the result must depend only on
+            the same entry of the tensor. The first call checks this: a function that is random or not elementwise
+            raises ``ValueError``. So does one that is not finite at a node, such as a logarithm; ``"taylor"`` may help
+            there.
         approximation: ``"quadrature"`` or ``"taylor"``; ``None`` is quadrature, unless
             ``mnvi.options(activation="taylor")`` is in force.
         order: number of Gauss–Hermite nodes. Exact for polynomials of degree up to ``order - 1``; for a smooth
             function the error falls exponentially, as long as it varies on a scale not much smaller than
-            :math:`\sigma`. A kink or a step is felt: with 20 nodes ``abs`` is off by up to :math:`0.06\,\sigma` in
+            :math:`\sigma`. Kinks and steps cost accuracy: with 20 nodes ``abs`` is off by up to :math:`0.06\,\sigma` in
             the mean.
 
     Example:
@@ -73,7 +73,7 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
             )
         if not isinstance(x, Gaussian):
             return function(x, *args, **kwargs)
-        kwargs.pop("inplace", None)  # the caller's object is changed by whoever called, not the nodes in here
+        kwargs.pop("inplace", None)  # whoever called changes the object in place, not the nodes here
 
         def of_tensor(values: Tensor) -> Tensor:
             result: Tensor = function(values, *args, **kwargs)
@@ -82,17 +82,17 @@ def elementwise(function: Callable, approximation: str | None = None, *, order: 
         nonlocal probed
         if not probed and x.numel() and values_can_be_read(x.mean):
             _probe(name, of_tensor, x.mean.detach())
-            probed = x.numel() > 1  # of a single entry every function is elementwise
+            probed = x.numel() > 1  # every function of a single entry is elementwise
         if (approximation or current().activation) == "taylor":
             return _finite(name, x, *taylor_moments(of_tensor, x.mean, x.var), remedy="")
-        remedy = f"; mnvi.elementwise({name}, 'taylor') asks for its value and slope at the mean alone"
+        remedy = f"; mnvi.elementwise({name}, 'taylor') needs only its value and slope at the mean"
         return _finite(name, x, *quadrature_moments(of_tensor, x.mean, x.var, nodes), remedy=remedy)
 
     return answer
 
 
 def _finite(name: str, x: Gaussian, mean: Tensor, var: Tensor, remedy: str) -> Gaussian:
-    """The moments, where a finite value has finite ones; a logarithm has none below zero, where Gaussians reach."""
+    """The result, or an error if a finite input has no finite moments, as under a logarithm: Gaussians go below 0."""
     if values_can_be_read(mean):
         finite = (mean.detach() + var.detach()).isfinite() | ~(x.mean.detach() + x.var.detach()).isfinite()
         if not finite.all():
@@ -104,24 +104,24 @@ def _finite(name: str, x: Gaussian, mean: Tensor, var: Tensor, remedy: str) -> G
 
 
 def _probe(name: str, function: Callable[[Tensor], Tensor], values: Tensor) -> None:
-    """Once for every function: change the first, a middle and the last entry, each alone, and see that the same entry
-    of the result changes alone."""
+    """Once per function: change the first, a middle and the last entry, one at a time, and check that only the same
+    entry of the result changes."""
     with torch.no_grad():
         before = function(values)
         if isinstance(before, Tensor) and before.shape != values.shape and broadcasts(values.shape, before.shape):
-            values = values.expand(before.shape)  # a further argument is wider
+            values = values.expand(before.shape)  # another argument is wider
             before = function(values)
         if not isinstance(before, Tensor) or before.shape != values.shape:
             got = tuple(before.shape) if isinstance(before, Tensor) else type(before).__name__
             raise ValueError(f"{name}: not elementwise, it maps shape {tuple(values.shape)} to {got}; {_REMEDY}")
         for place in {0, values.numel() // 2, values.numel() - 1}:
-            for extreme in (values.max() + 1, values.min() - 1):  # seen by a maximum and a minimum too
+            for extreme in (values.max() + 1, values.min() - 1):  # so that a maximum or a minimum changes too
                 changed = values.clone(memory_format=torch.contiguous_format)
                 changed.view(-1)[place] = extreme
                 after = function(changed).flatten().clone()
                 after[place] = before.flatten()[place]
                 if not torch.equal(before.flatten().nan_to_num(), after.nan_to_num()):
                     raise ValueError(
-                        f"{name}: not elementwise, or random: a change of one entry changes others of the result; "
+                        f"{name}: not elementwise, or random: changing one entry changes other entries of the result; "
                         f"{_REMEDY}"
                     )

@@ -1,4 +1,4 @@
-"""The largest and smallest entry along dimensions; ``mnvi.options(max_pool=...)`` says which maximum is meant."""
+"""The largest and smallest entry along dimensions; ``mnvi.options(max_pool=...)`` chooses the approximation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Extreme(NamedTuple):
 
 
 def _counted(dim: int, ndim: int) -> int:
-    """From the front; a number has a dimension 0 all the same."""
+    """The dimension counted from the front; as in torch, 0 is valid without dimensions too."""
     count = ndim or 1
     if not -count <= dim < count:
         raise IndexError(
@@ -50,7 +50,7 @@ def amin(input: Gaussian, dim: int | Sequence[int] = (), keepdim: bool = False, 
 
 @RULES.rule(*every("max"))
 def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None, out: None = None) -> Any:
-    """The largest of all entries; with ``dim`` the largest along it, and where; of two values the larger."""
+    """The largest of all entries; with ``dim`` the largest along it, and where; for two values the larger."""
     if isinstance(dim, Gaussian | Tensor) or other is not None:
         return maximum(input, dim if other is None else other)
     if dim is None:

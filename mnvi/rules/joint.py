@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mnvi._validation import check_number
 from mnvi.moments import joint
+from mnvi.moments.activations.relu import relu as relu_moments
 from mnvi.moments.precision import widened
-from mnvi.moments.relu import relu as relu_moments
 from mnvi.rules.options import current
 from mnvi.rules.table import JOINT_RULES, every
 from mnvi.values.base import refuse_complex
@@ -102,7 +102,7 @@ def _entrywise(function: Callable) -> Callable:
             raise TypeError("a JointGaussian can only be converted to a floating-point dtype; for integers take x.mean")
         if result.spread is not None and result.spread.dtype != widened(result.spread).dtype:
             assert x.spread is not None
-            result.spread = x.spread.to(result.device, torch.float32)  # as squares they would leave float16's range
+            result.spread = x.spread.to(result.device, torch.float32)  # squares would leave float16's range
         return result
 
     return answer

@@ -1,4 +1,4 @@
-"""The choices among approximations: which one an operation uses when there is more than one."""
+"""Options: which approximation an operation uses when there are several."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STACK: ContextVar[tuple[Options, ...]] = ContextVar("mnvi.options", default=(Op
 
 
 class _SeenByCompiler(threading.local):
-    """The same once more: ``torch.compile`` cannot trace a context variable, but guards on an attribute of a thread."""
+    """A copy for ``torch.compile``, which cannot trace a context variable but guards on an attribute of a thread."""
 
     def __init__(self) -> None:
         self.value = Options()
@@ -62,7 +62,7 @@ def _keep(stack: tuple[Options, ...]) -> None:
 
 
 class options:
-    r"""Choose approximations, for good or inside a ``with`` block.
+    r"""Choose approximations, permanently or inside a ``with`` block.
 
     Args:
         activation: ``"moments"`` (default) uses closed forms or quadrature for the two moments
@@ -75,9 +75,9 @@ class options:
         relu_floor: lower bound on the input variance of a ReLU. 0 (default) keeps the limit of zero variance exact;
             the paper's experiments use ``1e-5`` (:data:`mnvi.options.PAPER_RELU_FLOOR`).
 
-    Calling ``options(...)`` on its own only prepares: use ``with`` for a block, ``.set()`` to keep. Options are a
-    context variable: each thread and each asynchronous task has its own, and a new thread starts with the defaults. A
-    block goes around a compiled function, not inside it; a change makes the function compile anew.
+    ``options(...)`` by itself changes nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options
+    are a context variable: each thread and each asynchronous task has its own, and a new thread starts with the
+    defaults. Put a block around a compiled function, not inside it; a changed option recompiles the function.
 
     Example:
         >>> import torch, mnvi

@@ -1,4 +1,4 @@
-"""Pooling. Which maximum is meant is said by ``mnvi.options(max_pool=...)``."""
+"""Pooling; ``mnvi.options(max_pool=...)`` chooses the approximation of a maximum."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ for _d in (1, 2, 3):
     _answer(f"max_pool{_d}d", _max_pool(_d, adaptive=False, with_indices=False), F, torch)
     _answer(f"max_pool{_d}d_with_indices", _max_pool(_d, adaptive=False, with_indices=True), F, torch, NATIVE_FUNCTIONS)
     _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=False), F)
-    # Outside nn.functional the adaptive ones always return indices.
+    # Outside nn.functional the adaptive functions always return indices.
     _answer(f"adaptive_max_pool{_d}d", _max_pool(_d, adaptive=True, with_indices=True), torch, NATIVE_FUNCTIONS)
     _answer(f"adaptive_max_pool{_d}d_with_indices", _max_pool(_d, adaptive=True, with_indices=True), F)
     _answer(f"avg_pool{_d}d", _average(pooling.avg_pool, _d), F, torch, NATIVE_FUNCTIONS)

@@ -1,4 +1,4 @@
-"""Rearrangements: what is done to the means is done to the variances."""
+"""Rearrangements, applied to means and variances alike."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def _out_of_place(name: str) -> list[Callable]:
 
 def _rearrange(function: Callable) -> Callable:
     if function is Tensor.unflatten:
-        function = torch.unflatten  # the method is written in Python in a way that dynamo cannot follow
+        function = torch.unflatten  # dynamo cannot trace the method, which is Python code
 
     def answer(x: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
         refuse_all_but_first(function.__name__, x, (*args, *kwargs.values()))
         if function is Tensor.view and any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
-            raise TypeError("view: the bits of a Gaussian have no other meaning; convert it with x.to(dtype)")
+            raise TypeError("view: a Gaussian's bits cannot be read as another dtype; convert it with x.to(dtype)")
         return _changed(x, function(x.mean, *args, **kwargs), function(x.var, *args, **kwargs))
 
     return answer
 
 
 def _changed(x: Gaussian, mean: Tensor, var: Tensor) -> Gaussian:
-    """``x`` itself where nothing was to be done, so that it is still known for the same: ``x + x.contiguous()``."""
+    """``x`` itself if nothing changed, so that ``x + x.contiguous()`` still recognises one object."""
     return x if mean is x.mean and var is x.var else Gaussian.trusted(mean, var)
 
 
@@ -145,8 +145,8 @@ def vstack(tensors: Sequence[Gaussian | Tensor], *, out: None = None) -> Gaussia
 
 @RULES.rule(F.pad)
 def pad(input: Gaussian, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Gaussian:
-    """Each entry's own moments. That a reflected or replicated entry is the one it was copied from is not kept, so that
-    a sum over both is too certain: of an entry and its copy the variance is 2v instead of 4v."""
+    """A reflected or replicated entry gets the moments of its source but counts as independent of it. A sum over both
+    is too certain: an entry plus its copy gets the variance 2v instead of 4v."""
     return Gaussian.trusted(F.pad(input.mean, pad, mode, value), F.pad(input.var, pad, mode))
 
 

@@ -1,4 +1,4 @@
-"""Tables of rules: which torch function is answered by what, for one kind of value."""
+"""Tables of rules: which function answers which torch function, for one kind of value."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mnvi.values.joint import JointGaussian
 
 _NAMESPACES = (torch, Tensor, F, NATIVE_FUNCTIONS, torch.special)
 _IN_PLACE: dict[Callable, bool] = {}
-# Kept apart and found by identity: dynamo, which calls them for `gaussian - tensor`, misses them among a dict's keys.
+# Kept apart and compared by identity: dynamo calls these for `gaussian - tensor` but misses them as keys of a dict.
 _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmul__)
 
 
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
 _COMPARED = "random values cannot be compared: compare x.mean; a distribution takes tensors, Normal(x.mean, x.std)"
 _SOFTMAX = "probabilities of random logits are an expectation: mnvi.CategoricalLikelihood().predictive(x)"
-_NUMBERS = "it gives numbers, which a random value has only in its tensors: ask x.mean or x.var"
+_NUMBERS = "it returns plain numbers, which only the tensors of a random value have: use x.mean or x.var"
 _RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"
 _POWER = "a power with a random exponent and a positive base is an exponential: torch.exp(x * math.log(base))"
 _LOSSES = """
@@ -77,7 +77,7 @@ class RuleTable:
 
     Args:
         value_name: the name of the value's class, for messages.
-        decorator: how a rule is added, for messages.
+        decorator: the decorator that adds a rule, for messages.
     """
 
     def __init__(self, value_name: str, decorator: str) -> None:
@@ -88,7 +88,7 @@ class RuleTable:
         self._decorator = decorator
 
     def rule(self, *functions: Callable) -> Callable[[Callable], Callable]:
-        """Decorator: answer these functions with the decorated one; the last rule given for a function counts."""
+        """Decorator: answer these functions with the decorated one; a later rule replaces an earlier one."""
         if not functions:
             raise TypeError(f"rule: expected torch functions, e.g. @{self._decorator}(torch.erf), got none")
         for function in functions:
@@ -96,8 +96,8 @@ class RuleTable:
                 raise TypeError(f"rule: expected torch functions, e.g. @{self._decorator}(torch.erf), got {function!r}")
             if not _asks_for_rules(function):
                 raise TypeError(
-                    f"rule: {function.__name__} does not ask its arguments for a rule; above a rule write e.g. "
-                    f"@{self._decorator}(torch.erf), naming the torch function that it answers"
+                    f"rule: {function.__name__} does not dispatch on its arguments; above a rule write e.g. "
+                    f"@{self._decorator}(torch.erf), with the torch function that it answers"
                 )
 
         def register(handler: Callable) -> Callable:
@@ -124,7 +124,7 @@ class RuleTable:
         if handler is None:
             raise NoRuleError(self.explain(function))
         if kwargs.get("out") is not None:
-            raise TypeError(f"{_name(function)}: out= cannot take in a {self._value_name}; use the returned value")
+            raise TypeError(f"{_name(function)}: out= cannot hold a {self._value_name}; use the returned value")
         if not args and "input" in kwargs and self._input_first[function]:
             args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
         result = handler(*args, **kwargs)
@@ -134,21 +134,21 @@ class RuleTable:
                 # not a TypeError, which `x += g` would turn into x = x + g, leaving other names of x without variance
                 plain = _name(function).rpartition(".")[2].removesuffix("_")
                 raise RuntimeError(
-                    f"{_name(function)}: a tensor cannot take in a {self._value_name} in place, its variance would be "
+                    f"{_name(function)}: a tensor cannot hold a {self._value_name} in place, its variance would be "
                     f"lost; write y = x.{plain}(g), which makes a new value"
                 )
             return target.become(result)
         return result
 
     def explain(self, function: Callable) -> str:
-        """What is said where a function has no rule."""
+        """Error message for a function without a rule."""
         name = _name(function)
         missing = f"no rule for {name} on a {self._value_name}; "
         if hint := _HINTS.get(name.rpartition(".")[2]):
-            return f"{missing}{hint}. If it does have a meaning, give it a rule with @{self._decorator}({name})"
+            return f"{missing}{hint}. If it has a meaning for you, give it a rule with @{self._decorator}({name})"
         return (
             f"{missing}give it one with @{self._decorator}({name}), a function from the call's arguments to a "
-            f"{self._value_name}.{self._shortcut(name)} If the uncertainty is not wanted here, pass x.mean"
+            f"{self._value_name}.{self._shortcut(name)} If you do not need the uncertainty here, pass x.mean"
         )
 
     def _shortcut(self, name: str) -> str:
@@ -180,17 +180,17 @@ def every(*names: str) -> tuple[Callable, ...]:
 
 
 def _asks_for_rules(function: Callable) -> bool:
-    """False for a Python function that nothing of torch's dispatch is written in, as one under a bare ``@rule`` is."""
+    """False for a Python function that does not use torch's dispatch, such as one under a bare ``@rule``."""
     if not isinstance(function, FunctionType) or (function.__module__ or "").startswith("torch"):
         return True
     return hasattr(function, "__wrapped__") or "handle_torch_function" in function.__code__.co_names
 
 
 def _takes_input_first(handler: Callable) -> bool:
-    """Whether ``input=``, as torch calls the first argument of most functions, is to be passed by its place."""
+    """Whether to pass ``input=``, torch's name for the first argument of most functions, by position."""
     try:
         parameters = list(inspect.signature(handler, follow_wrapped=False).parameters.values())
-    except ValueError:  # one that is not written in Python
+    except ValueError:  # not written in Python
         return False
     if not parameters or parameters[0].kind in (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD):
         return False

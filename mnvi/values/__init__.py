@@ -1,4 +1,4 @@
-"""What goes where a tensor goes: Gaussians, joint Gaussians, samples."""
+"""Values that go where a tensor goes: Gaussians, joint Gaussians, samples."""
 
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian

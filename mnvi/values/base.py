@@ -1,4 +1,4 @@
-"""What random values share: each stands where a tensor stands, and its table of rules answers torch's functions."""
+"""Base of random values: each goes where a tensor goes, and its table of rules answers torch's functions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Class = TypeVar("Class", bound="type[RandomValue]")
 
 
 class RandomValue:
-    """Base of :class:`mnvi.Gaussian` and :class:`mnvi.JointGaussian`: a mean and what is known of the spread around it.
+    """Base of :class:`mnvi.Gaussian` and :class:`mnvi.JointGaussian`: a mean and the spread around it.
 
     A subclass sets ``_fields``, the names of its tensors in the order that its ``trusted`` takes them (all but the mean
-    may be None), and ``_readable``, the properties that a reader is sent to. It is a dataclass, because that is how
-    DistributedDataParallel finds tensors, and a :func:`tree_node`. :mod:`mnvi.rules` sets ``_rules``, its table.
+    may be None), and ``_readable``, the properties that error messages recommend. It is a dataclass, so that
+    DistributedDataParallel finds its tensors, and a :func:`tree_node`. :mod:`mnvi.rules` sets its table, ``_rules``.
     """
 
     mean: Tensor
@@ -33,9 +33,7 @@ class RandomValue:
     __array_ufunc__ = None  # numpy's numbers and arrays leave arithmetic to the operators below
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            f"a {type(self).__name__} is not a numpy array; take {self._readable} of it, e.g. x.mean.numpy()"
-        )
+        raise TypeError(f"a {type(self).__name__} is not a numpy array; use its {self._readable}, e.g. x.mean.numpy()")
 
     @property
     def var(self) -> Tensor:
@@ -106,11 +104,11 @@ class RandomValue:
         return True
 
     def __len__(self) -> int:
-        if self.dim() == 0:  # where torch.tensor(x), which takes x for nested lists, arrives in the end
+        if self.dim() == 0:  # torch.tensor(x) takes x for nested lists and ends up here
             kind = type(self).__name__
             raise TypeError(
-                f"a {kind} without dimensions has no length, and torch.tensor takes no {kind}; take {self._readable} "
-                "of it, which are tensors"
+                f"a {kind} without dimensions has no length, and torch.tensor takes no {kind}; use its "
+                f"{self._readable}, which are tensors"
             )
         return len(self.mean)
 
@@ -179,7 +177,7 @@ class RandomValue:
         return self.become(self / other)
 
     def become(self, other: Self) -> Self:
-        """Take over another's tensors: what an in-place operation does to this object.
+        """Take over the tensors of another value, as in-place operations do.
 
         Example:
             >>> import torch, mnvi
@@ -200,7 +198,7 @@ class RandomValue:
         return restored, (type(self).__name__, *(tensor for _, tensor in self._tensors()))
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
-        """The tensors that are there, with their names."""
+        """The tensors that are not None, with their names."""
         values = [(name, getattr(self, name)) for name in self._fields]
         return [(name, value) for name, value in values if value is not None]
 
@@ -215,7 +213,7 @@ _KINDS: dict[str, type[RandomValue]] = {}
 
 
 def restored(kind: str, *tensors: Tensor) -> Any:
-    """A value that was pickled, or saved by ``torch.save``; ``torch.load`` trusts it under ``weights_only=True``.
+    """Rebuild a value from a pickle; ``torch.load`` trusts this function under ``weights_only=True``.
 
     Example:
         >>> import io, torch, mnvi
@@ -231,8 +229,7 @@ torch.serialization.add_safe_globals([restored])
 
 
 def tree_node(cls: Class) -> Class:
-    """Class decorator: torch's transforms, ``torch.export`` among them, see the tensors inside the value, and it can be
-    saved and loaded."""
+    """Class decorator: lets torch's transforms and ``torch.export`` see a value's tensors, and pickle save them."""
     _KINDS[cls.__name__] = cls
     pytree.register_pytree_node(
         cls,
@@ -261,17 +258,17 @@ def check_tensors(kind: str, mean: Any, name: str, spread: Any) -> None:
 
 
 def refuse_complex(*tensors: Tensor) -> None:
-    """Raise an error if one of these is complex, or random itself, where a value of another kind has been met."""
+    """Raise an error if an operand is complex or a random value of another kind."""
     if any(isinstance(tensor, RandomValue) for tensor in tensors):
         raise TypeError(
-            "a Gaussian and a JointGaussian have no result: how two random values depend on each other is not tracked; "
-            "if they are independent, take x.marginals() of the latter"
+            "a Gaussian and a JointGaussian do not combine: how two random values depend on each other is not tracked; "
+            "if they are independent, use .marginals() of the JointGaussian"
         )
     if any(tensor.is_complex() for tensor in tensors):
-        raise TypeError("random values are real, and have no result with a complex operand; compute its parts apart")
+        raise TypeError("random values are real and take no complex operand; compute real and imaginary part apart")
 
 
 def refuse_all_but_first(function: str, first: Any, others: Iterable[Any]) -> None:
-    """Raise an error unless of all arguments the first one alone is random."""
+    """Raise an error unless the first argument, and no other, is random."""
     if not isinstance(first, RandomValue) or any(isinstance(other, RandomValue) for other in others):
-        raise TypeError(f"{function}: the first argument alone may be a random value; of the others pass the mean")
+        raise TypeError(f"{function}: only the first argument may be a random value; pass the mean of the others")

@@ -1,4 +1,4 @@
-"""The value: independent Gaussians, one per entry, that go wherever a tensor goes."""
+"""Independent Gaussians, one per entry, that go wherever a tensor goes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Gaussian(RandomValue):
     r"""A tensor of independent Gaussian variables :math:`Z_i \sim \mathcal N(\mu_i, v_i)`.
 
     It answers torch's own functions: ``torch.relu(x)``, ``nn.BatchNorm2d(8)(x)``, ``x + y``, ``x.flatten(1)`` return
-    the ``Gaussian`` with the (approximate) mean and variance of the result. Two different ``Gaussian`` objects are
-    taken to be independent, and so are all entries of one: an object combined with itself (``x + x``, ``x * x``) is
-    recognised, but not a view of it, nor entries that ``expand`` or ``repeat`` have repeated. A function without a rule
+    the ``Gaussian`` with the (approximate) mean and variance of the result. The rules treat different ``Gaussian``
+    objects, and all entries of one, as independent. They recognise an object combined with itself (``x + x``,
+    ``x * x``), but neither a view of it nor the copies that ``expand`` and ``repeat`` make. A function without a rule
     raises :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one. In-place operations
-    change the object they are called on, not what it was taken from: ``x[0].add_(1)`` leaves ``x`` alone.
+    change the object they are called on, not the one it was taken from: ``x[0].add_(1)`` leaves ``x`` unchanged.
 
     Args:
         mean: the means :math:`\mu`, floating point.
@@ -56,7 +56,7 @@ class Gaussian(RandomValue):
 
     @classmethod
     def trusted(cls, mean: Tensor, var: Tensor) -> Gaussian:
-        """A ``Gaussian`` without looking at its values: for results that are right by construction.
+        """Make a ``Gaussian`` without checking its values, for results that are right by construction.
 
         Example:
             >>> import torch, mnvi
@@ -135,7 +135,7 @@ class Gaussian(RandomValue):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError(
-            "Gaussian does not support assignment to a part of it; build a new one, e.g. with torch.where or torch.cat"
+            "Gaussian does not support item assignment; build a new one, e.g. with torch.where or torch.cat"
         )
 
     def __eq__(self, other: object) -> Any:

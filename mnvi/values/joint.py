@@ -20,13 +20,13 @@ from mnvi.values.gaussian import Gaussian
 class JointGaussian(RandomValue):
     r"""Vectors :math:`Z \sim \mathcal N(\mu, C)` with all covariances between their entries; batch entries independent.
 
-    It goes through fully connected networks as :class:`mnvi.Gaussian` goes through all networks: linear layers (with or
-    without posterior), ReLU, dropout, sums with and products by known numbers have rules, :func:`rule` adds others. A
-    covariance that is known to be diagonal, or zero, is not written out before something needs it.
+    It goes through fully connected networks. Linear layers (with or without posterior), ReLU, dropout, and sums and
+    products with known numbers have rules; :func:`mnvi.covariance.rule` adds others. A diagonal or zero covariance
+    becomes a full matrix only when something needs it.
 
     Args:
         mean: :math:`\mu`, [..., n].
-        cov: :math:`C`, [..., n, n], same dtype and device; taken to be symmetric.
+        cov: :math:`C`, [..., n, n], same dtype and device; assumed to be symmetric.
 
     Example:
         >>> import torch, mnvi
@@ -53,11 +53,11 @@ class JointGaussian(RandomValue):
 
     @classmethod
     def trusted(cls, mean: Tensor, spread: Tensor | None = None) -> JointGaussian:
-        """A ``JointGaussian`` without looking at its values.
+        """Make a ``JointGaussian`` without checking its values.
 
         Args:
             mean: [..., n].
-            spread: the covariances [..., n, n]; variances [..., n] where entries are independent; None where known.
+            spread: the covariances [..., n, n]; variances [..., n] of independent entries; None for known values.
 
         Example:
             >>> import torch, mnvi
@@ -72,7 +72,7 @@ class JointGaussian(RandomValue):
 
     @property
     def is_full(self) -> bool:
-        """Whether covariances are written out, [..., n, n]."""
+        """Whether ``spread`` holds the full covariances, [..., n, n]."""
         return self.spread is not None and self.spread.dim() > self.mean.dim()
 
     @property
@@ -90,14 +90,14 @@ class JointGaussian(RandomValue):
         return self.spread.diagonal(dim1=-2, dim2=-1) if self.is_full else self.spread
 
     def marginals(self) -> Gaussian:
-        """The entries by themselves, their covariances left out."""
+        """The entries as independent Gaussians, without their covariances."""
         return Gaussian.trusted(self.mean, self.var)
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Draw :math:`z = \mu + L\varepsilon` with :math:`LL^\top = C`, shape ``[num_samples, ..., n]``.
 
-        An approximate covariance need not be positive definite. Where it is not, the correlations are shrunk until they
-        are (by a factor of 1.0001, 1.01, 1.1, or as much as it takes); variances stay as they are.
+        An approximate covariance need not be positive definite. If it is not, the correlations are divided by 1.0001,
+        1.01, 1.1, or as much as it takes; variances do not change.
 
         Example:
             >>> import torch, mnvi
@@ -124,7 +124,7 @@ class JointGaussian(RandomValue):
         if sum(map(_dims_of, batch)) >= self.dim() or [_dims_of(part) for part in entries] not in ([], [1]):
             raise IndexError(f"{where} must be x[batch] or x[..., i]")
         if entries and _is_list(entries[0]) and any(map(_is_list, batch)):
-            raise IndexError(f"{where} pairs each example with an entry; to have all pairs, write x[batch][..., i]")
+            raise IndexError(f"{where} pairs each example with an entry; for all pairs, write x[batch][..., i]")
         x = self._each(lambda t: t[batch]) if batch else self
         return _entries(x, entries[0]) if entries else x
 
@@ -151,7 +151,7 @@ def _entries(x: JointGaussian, index: Any) -> JointGaussian | Gaussian:
 
 
 def _dims_of(index: Any) -> int:
-    """How many dimensions a part of an index takes."""
+    """How many dimensions a part of an index consumes."""
     if index is None or isinstance(index, bool):
         return 0
     places = _places(index)
@@ -159,7 +159,7 @@ def _dims_of(index: Any) -> int:
 
 
 def _is_list(index: Any) -> bool:
-    """Whether a part of an index is a list of places, which a tensor pairs with other lists."""
+    """Whether a part of an index is a list of positions; torch pairs several such lists."""
     places = _places(index)
     return places is not None and places.dim() > 0
 

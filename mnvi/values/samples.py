@@ -1,4 +1,4 @@
-"""What a network can return: a tensor, a :class:`mnvi.Gaussian`, or :class:`Samples` of a random tensor."""
+"""Samples of a random tensor, which a network can return instead of a tensor or a :class:`mnvi.Gaussian`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Data of the study: where they come from, how they are checked and split, and how stages read them."""
 
 from pipeline.data.imagesets import ImageSet, load_images
-from pipeline.data.summaries import missing
-from pipeline.data.tables import Table, load_table
+from pipeline.data.tablesets import Table, load_table
 
-__all__ = ["ImageSet", "Table", "load_images", "load_table", "missing"]
+__all__ = ["ImageSet", "Table", "load_images", "load_table"]

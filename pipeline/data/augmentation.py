@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from pipeline.errors import StudyError
+from pipeline.registry.images import normalisations
 
 T = TypeVar("T")
 
@@ -26,13 +27,6 @@ Batch = Tensor | Sequence[Tensor]
 
 GREY = (0.2989, 0.587, 0.114)
 CROP = 224  # of ImageNet's photographs
-
-NORMALISATIONS = {
-    "mnist": ((0.1307,), (0.3081,)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ AUGMENTATIONS = {
 def transform(name: str, normalisation: str, training: bool) -> Callable[[Batch, Generator], Tensor]:
     """The function from a stored batch and a generator to float32 [b, c, h, w]."""
     augmentation = _known("augmentation", name, AUGMENTATIONS)
-    mean, std = _known("normalisation", normalisation, NORMALISATIONS)
+    mean, std = _known("normalisation", normalisation, normalisations())
 
     def apply(batch: Batch, generator: Generator) -> Tensor:
         images = _pixels(batch, augmentation.crop, generator if training else None)
@@ -85,7 +79,7 @@ def as_asked(name: str, batch: Batch) -> Tensor:
 
 def in_pixels(normalisation: str) -> dict[str, list[float]]:
     """Mean and deviation of each channel, on the scale of stored bytes."""
-    mean, std = _known("normalisation", normalisation, NORMALISATIONS)
+    mean, std = _known("normalisation", normalisation, normalisations())
     return {"mean": [255 * value for value in mean], "std": [255 * value for value in std]}
 
 

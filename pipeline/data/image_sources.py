@@ -12,9 +12,9 @@ from PIL import Image
 
 from pipeline import files
 from pipeline.data import archives, downloads, packages
-from pipeline.data.known_images import IMAGES, Held, KnownImages, Official
 from pipeline.data.sources import MIRROR, Source, Unavailable, first, in_mirror
 from pipeline.errors import StudyError
+from pipeline.registry.images import Held, KnownImages, Official
 
 SLACK = 1 << 20  # bytes by which a compressed file may exceed its content
 
@@ -22,9 +22,8 @@ Contents = dict[str, bytes]
 """Official files by their names."""
 
 
-def find(name: str, cache: Path) -> tuple[Contents, str]:
-    """The official files of the image set ``name``, and where they came from."""
-    known = IMAGES[name]
+def find(name: str, known: KnownImages, cache: Path) -> tuple[Contents, str]:
+    """The official files of an image set, and where they came from."""
 
     def held(where: Held) -> Source[Contents]:
         return Source(str(where.package), lambda: _packaged(known, where, cache))

@@ -11,9 +11,11 @@ import numpy as np
 
 from pipeline.data import image_sources, splits
 from pipeline.data.image_sources import Contents
-from pipeline.data.known_images import IMAGES
 from pipeline.data.sources import CACHE
+from pipeline.errors import StudyError
 from pipeline.params import Dataset
+from pipeline.registry import resolve, spelled
+from pipeline.registry.images import IMAGES, KnownImages, OwnImages
 
 Part = tuple[np.ndarray, np.ndarray]
 """Images, uint8 [n, channels, height, width], and labels, int64 [n]."""
@@ -33,9 +35,8 @@ class FoundImages:
 
 def find_images(dataset: Dataset, cache: Path = CACHE) -> FoundImages:
     """The image set that an entry of params.yaml names, checked and split."""
-    contents, source = image_sources.find(dataset.name, cache)
     known = IMAGES[dataset.name]
-    parts = {"idx": _from_idx, "cifar10": _from_cifar10, "cifar100": _from_cifar100}[known.form](contents)
+    parts, digest, source = _own(known) if isinstance(known, OwnImages) else _official(dataset.name, known, cache)
     arrays: dict[str, np.ndarray] = {}
     for part, (images, labels) in parts.items():
         arrays |= {f"{part}_images": images, f"{part}_labels": labels}
@@ -44,7 +45,7 @@ def find_images(dataset: Dataset, cache: Path = CACHE) -> FoundImages:
         train, validation = splits.validation(rows, dataset.validation or 0, dataset.name)
         arrays |= {"train_index": train, "validation_index": validation}
     summary = {
-        "digest": _digest([contents[file.name] for file in known.files]),
+        "digest": digest,
         "source": source,
         "classes": list(known.classes),
         "shape": list(parts["test"][0].shape[1:]),
@@ -54,8 +55,40 @@ def find_images(dataset: Dataset, cache: Path = CACHE) -> FoundImages:
     return FoundImages(arrays, summary)
 
 
+def _official(name: str, known: KnownImages, cache: Path) -> tuple[dict[str, Part], str, str]:
+    contents, source = image_sources.find(name, known, cache)
+    parts = {"idx": _from_idx, "cifar10": _from_cifar10, "cifar100": _from_cifar100}[known.form](contents)
+    return parts, _digest([contents[file.name] for file in known.files]), source
+
+
+def _own(known: OwnImages) -> tuple[dict[str, Part], str, str]:
+    """What a function of another package reads, if it is what the entry says."""
+    parts: dict[str, Part] = resolve(known.read)()
+    if "test" not in parts or not parts.keys() <= {"train", "test"}:
+        raise _not_as_said(
+            known, f"the parts {', '.join(parts) or 'none'}", "test, and train if it has training images"
+        )
+    for part, (images, labels) in parts.items():
+        shape = (len(labels), known.channels, known.size, known.size)
+        if images.dtype != np.uint8 or images.shape != shape:
+            raise _not_as_said(known, f"{part} images {images.dtype} {images.shape}", f"uint8 {shape}")
+        if labels.dtype != np.int64 or len(labels) == 0 or not 0 <= labels.min() <= labels.max() < len(known.classes):
+            raise _not_as_said(known, f"{part} labels {labels.dtype}", f"int64 from 0 to {len(known.classes) - 1}")
+    training = len(parts["train"][1]) if "train" in parts else 0
+    if training != known.training:
+        raise _not_as_said(known, f"{training} training images", str(known.training))
+    ordered = [array for part in sorted(parts) for array in parts[part]]
+    return parts, _digest([np.ascontiguousarray(array).tobytes() for array in ordered]), known.source
+
+
+def _not_as_said(known: OwnImages, given: str, expected: str) -> StudyError:
+    return StudyError(
+        f"{known.name}: {spelled(known.read)} returns {given}, but its entry says {expected}; change one of the two"
+    )
+
+
 def _digest(contents: list[bytes]) -> str:
-    """SHA-256 of the official files, one after the other in the order in which they are listed."""
+    """SHA-256 of official files or arrays, one after the other."""
     digest = hashlib.sha256()
     for content in contents:
         digest.update(content)

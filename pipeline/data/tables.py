@@ -1,4 +1,4 @@
-"""Regression tables: checked, split and written by ``prepare``, read by the other stages."""
+"""Regression tables: found, checked, split and written by ``prepare``."""
 
 from __future__ import annotations
 
@@ -7,26 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from pipeline import files
 from pipeline.console import say
 from pipeline.data import splits, table_sources
 from pipeline.data.known_tables import digest
 from pipeline.data.sources import CACHE
-from pipeline.data.summaries import read_array, read_summary
 from pipeline.data.table_sources import RawTable
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
-
-
-@dataclass(frozen=True)
-class Table:
-    x: Tensor  # float64 [rows, features]
-    y: Tensor  # float64 [rows]
-    tests: list[Tensor]  # rows to test on, one tensor per fold or split; the rest is for training
-    summary: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,16 +31,6 @@ class FoundTable:
         np.save(folder / "x.npy", np.ascontiguousarray(self.x))
         np.save(folder / "y.npy", np.ascontiguousarray(self.y))
         files.write_json(folder / "splits.json", {"test": self.tests})
-
-
-def load_table(folder: str | Path) -> Table:
-    """A prepared table."""
-    folder = Path(folder)
-    summary = read_summary(folder, "table")
-    made_by = f"python -m pipeline.prepare {folder.name}"
-    tests = files.read_json(folder / "splits.json", made_by)["test"]
-    x, y = (torch.from_numpy(read_array(folder / name)) for name in ("x.npy", "y.npy"))
-    return Table(x, y, [torch.tensor(rows) for rows in tests], summary)
 
 
 def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:

@@ -1,7 +1,7 @@
 """What training goes on from: the last two states of a run, each written whole.
 
-A state is a dictionary of tensors and plain values. One that was made under other settings or other data (another
-fingerprint) is not gone on from; one that cannot be read makes way for the one before.
+A state is a dictionary of tensors and plain values. One that cannot be read makes way for the one before, and is kept
+under another name: it may be the disk that could not be read.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ KEPT = 2
 
 
 class Checkpoints:
-    def __init__(self, folder: Anywhere, fingerprint: str) -> None:
-        self.folder, self.fingerprint = folder, fingerprint
+    def __init__(self, folder: Anywhere) -> None:
+        self.folder = folder
 
     def save(self, state: dict[str, Any], epoch: int, step: int) -> Anywhere:
         path = self.folder / f"checkpoint-{epoch:05d}-{step:07d}.pt"
-        storage.write_tensors(path, {"fingerprint": self.fingerprint, **state})
+        storage.write_tensors(path, state)
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         return path
@@ -32,21 +32,16 @@ class Checkpoints:
         return storage.found(self.folder, "checkpoint-*.pt")[::-1]
 
     def newest(self) -> Anywhere | None:
-        """The last checkpoint that can be gone on from; what cannot be is deleted."""
+        """The last checkpoint that can be read."""
         self._remove_halves()
         for path in self.paths():
             try:
-                state = self.read(path)
+                self.read(path)
             except StudyError as error:
-                say(
-                    f"{error}\n{path.name} is left out: training goes on from the checkpoint before it, if there is one"
-                )
-                path.unlink()
+                kept = f"unreadable-{path.name}"
+                say(f"{error}\nIt is now {kept}; training resumes from the checkpoint before it, if there is one")
+                storage.move(path, self.folder / kept)
                 continue
-            if state["fingerprint"] != self.fingerprint:
-                say(f"{self.folder}: made with other settings or data, so training starts anew")
-                storage.remove(self.folder)
-                return None
             return path
         return None
 
@@ -57,7 +52,7 @@ class Checkpoints:
 
     def read(self, path: Anywhere) -> dict[str, Any]:
         state = storage.read_tensors(path, "python -m pipeline.train")
-        if not isinstance(state, dict) or "fingerprint" not in state:
+        if not isinstance(state, dict):
             raise StudyError(f"{path}: not a checkpoint")
         return state
 

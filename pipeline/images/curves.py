@@ -10,8 +10,8 @@ from torch import Tensor
 
 import mnvi
 from pipeline.images.predictions import Predictions
+from pipeline.registry.metrics import BINS
 
-BINS = 20
 POINTS = 101  # of the rejection curve
 KINDS = ("total", "aleatoric", "epistemic")
 

@@ -6,7 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.data.augmentation import GREY, Batch
+from pipeline.data.augmentation import AUGMENTATIONS, GREY, Batch
+from pipeline.images import job as jobs
+from pipeline.images.batches import Transform
+from pipeline.params import Cell
+
+
+def transform(cell: Cell, own: Tensor) -> Transform:
+    """Of images from elsewhere, for evaluation; ``own`` is one of the cell's images as they are stored."""
+    evaluation = jobs.transform(cell, training=False)
+    cropped = AUGMENTATIONS[cell.experiment.augmentation or "none"].crop is not None
+    return lambda batch, generator: evaluation(fitted(batch, own, cropped), generator)
 
 
 def fitted(batch: Batch, own: Tensor, cropped: bool) -> Batch:

@@ -5,7 +5,6 @@ Workers run in folders of their own, and on other machines: nothing here is seen
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import mnvi
 from pipeline import blobs, files, storage
 from pipeline.blobs import Contents
 from pipeline.data import augmentation, load_images
-from pipeline.images import foreign, networks
+from pipeline.images import networks
 from pipeline.images.batches import Transform
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -46,18 +45,12 @@ class Job:
     seed: int
     data: Data
     state: Anywhere
-    fingerprint: str
     checkpoint_steps: int = 1000  # an epoch may take hours; the loss of one is bounded by these two
     checkpoint_seconds: float = 300.0
 
     @property
     def limits(self) -> ClassificationLimits:
         return self.cell.study.classification
-
-
-def make(cell: Cell, stage: str, seed: int, state: Anywhere, data: Data) -> Job:
-    text = f"{cell.fingerprint(stage)} {data.digest} {seed}"
-    return Job(cell, seed, data, state, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 def data_of(cell: Cell) -> Data:
@@ -107,13 +100,6 @@ def transform(cell: Cell, *, training: bool) -> Transform:
     recipe = cell.experiment
     assert recipe.normalisation is not None  # params.yaml is refused without it
     return augmentation.transform(recipe.augmentation or "none", recipe.normalisation, training)
-
-
-def transform_foreign(cell: Cell, own: Tensor) -> Transform:
-    """Of images from elsewhere, for evaluation; ``own`` is one of the cell's images as they are stored."""
-    evaluation = transform(cell, training=False)
-    cropped = augmentation.AUGMENTATIONS[cell.experiment.augmentation or "none"].crop is not None
-    return lambda batch, generator: evaluation(foreign.fitted(batch, own, cropped), generator)
 
 
 def example(job: Job) -> Tensor:

@@ -79,7 +79,7 @@ class Loop:
     ) -> None:
         recipe, resources = job.cell.experiment, job.cell.resources
         self.job, self.group, self.recipe = job, group, recipe
-        self.checkpoints = Checkpoints(job.state, job.fingerprint)
+        self.checkpoints = Checkpoints(job.state)
         self.batches = Batches(
             training,
             jobs.transform(job.cell, training=True),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import mnvi
 from mnvi.likelihoods import Output
+from mnvi.metrics import expected_entropy, mutual_information, predictive_entropy
 from pipeline.data import ImageSet
 from pipeline.images.batches import EVALUATION_BATCH, Transform, in_order
 from pipeline.images.networks import LOGIT_SAMPLES
@@ -48,8 +49,8 @@ def predict(
         for pixels, labels, _ in in_order(images, rows, transform, device):
             sampled = sampled_probabilities(net(pixels)).cpu()
             probs = sampled.mean(0)
-            aleatoric, epistemic = mnvi.metrics.expected_entropy(sampled), mnvi.metrics.mutual_information(sampled)
-            parts.append((probs, labels.cpu(), mnvi.metrics.predictive_entropy(probs), aleatoric, epistemic))
+            aleatoric, epistemic = expected_entropy(sampled), mutual_information(sampled)
+            parts.append((probs, labels.cpu(), predictive_entropy(probs), aleatoric, epistemic))
     return Predictions(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 

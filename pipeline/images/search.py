@@ -16,7 +16,7 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from pipeline import cluster, searching, storage, tracking
+from pipeline import cluster, searching, state, storage, tracking
 from pipeline.console import progress
 from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
@@ -34,35 +34,38 @@ RUNGS_FROM = 10  # the first rung is at a tenth of the schedule
 
 
 def run(cell: Cell) -> None:
-    if not cell.searched:
-        searching.leave_unsearched(cell)
-        return
+    folder = progress_of(cell)
     depends_on = [cell.fingerprint("tune"), jobs.digest(cell.data)]
-    state = _state(cell, depends_on)
     with tracking.run(cell, "tune", state=cell.state("tune").absolute(), depends_on=depends_on) as tracked:
         tracked.params(searching.parameters(cell))
         tracked.dataset(jobs.summary(cell.data))
-        _search(cell, state, tracked)
-        trials = [{key: value for key, value in one.items() if key != "history"} for one in ended(state)]
+        _search(cell, folder, tracked)
+        trials = [{key: value for key, value in one.items() if key != "history"} for one in ended(folder)]
         searching.conclude(cell, trials, tracked, "validation_nll")
+
+
+def progress_of(cell: Cell) -> Anywhere:
+    """The folder of the search's trials."""
+    made_for = {**cell.made_for("tune"), "data": jobs.digest(cell.data)}
+    return state.progress(jobs.state_folder(cell, "tune"), cell, "tune", made_for)
 
 
 def trial_folder(point: Point) -> str:
     return f"trial-{name_of(point)}"
 
 
-def trial_job(cell: Cell, point: Point, state: Anywhere, data: Data) -> Job:
-    return jobs.make(short(cell.with_hyperparameters(point)), "tune", SEED, state / trial_folder(point), data)
+def trial_job(cell: Cell, point: Point, folder: Anywhere, data: Data) -> Job:
+    return Job(short(cell.with_hyperparameters(point)), SEED, data, folder / trial_folder(point))
 
 
-def ended(state: Anywhere) -> list[Trial]:
+def ended(folder: Anywhere) -> list[Trial]:
     """In an order that does not depend on which trial ended first."""
-    return [storage.read_json(path, MADE_BY) for path in storage.found(state, f"trial-*/{RECORD}")]
+    return [storage.read_json(path, MADE_BY) for path in storage.found(folder, f"trial-*/{RECORD}")]
 
 
-def train_trial(point: Point, cell: Cell, state: Anywhere, data: Data, num_workers: int) -> None:
+def train_trial(point: Point, cell: Cell, folder: Anywhere, data: Data, num_workers: int) -> None:
     """A trial, in a process that Tune started."""
-    job = trial_job(cell, point, state, data)
+    job = trial_job(cell, point, folder, data)
     record = job.state / RECORD
     if record.exists():
         for epoch in storage.read_json(record, MADE_BY)["history"]:
@@ -95,7 +98,7 @@ def _report(job: Job, epoch: Epoch) -> None:
 
 
 def _end(job: Job, point: Point, failure: str | None) -> None:
-    checkpoints = Checkpoints(job.state, job.fingerprint)
+    checkpoints = Checkpoints(job.state)
     found = checkpoints.load()
     history: list[Epoch] = found["position"]["history"] if found else []
     to_the_end = found is not None and found["position"]["finished"]
@@ -123,26 +126,26 @@ class OrderlyASHA(ASHAScheduler):
     it their CPUs; so it is sent word instead, and ends after the step it is at.
     """
 
-    def __init__(self, cell: Cell, state: Anywhere) -> None:
+    def __init__(self, cell: Cell, folder: Anywhere) -> None:
         epochs = short(cell).experiment.epochs
         first = max(1, epochs // RUNGS_FROM)
         super().__init__(
             "epoch", max_t=epochs, grace_period=first, reduction_factor=KEEPS_ONE_IN, stop_last_trials=False
         )
-        self.state = state
+        self.folder = folder
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         action: str = super().on_trial_result(tune_controller, trial, result)
         if action != TrialScheduler.STOP:
             return action
-        folder = self.state / trial_folder(dict(trial.config))
-        if not (folder / RECORD).exists():
-            storage.write_json(folder / workers.STOP, "ASHA")
+        place = self.folder / trial_folder(dict(trial.config))
+        if not (place / RECORD).exists():
+            storage.write_json(place / workers.STOP, "ASHA")
         return TrialScheduler.CONTINUE
 
 
-def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
-    known = ended(state)
+def _search(cell: Cell, folder: Anywhere, tracked: tracking.Run) -> None:
+    known = ended(folder)
     for record in known:
         _show(cell, record, tracked)  # a driver that was killed may not have come to it
     _, left = searching.proposer(cell, known)
@@ -150,18 +153,18 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
         return
     finished = [trial["hyperparameters"] for trial in known]
     with cluster.connected(), progress(f"tune {cell.name}", len(known) + left, "trials", len(known)) as bar:
-        cluster.check_shared(state)
+        cluster.check_shared(folder)
         num_workers, at_a_time = workers.affordable(cell)
         # Workers of a trial take what they need themselves; the trial only waits, but has to ask for something.
         needs = {"memory": 1.0} if num_workers > 1 else workers.per_worker(cell)
         trial = tune.with_parameters(
-            train_trial, cell=cell, state=state, data=jobs.data_of(cell), num_workers=num_workers
+            train_trial, cell=cell, folder=folder, data=jobs.data_of(cell), num_workers=num_workers
         )
-        storage.remove(state / "ray")
+        storage.remove(folder / "ray")
         records, shortage = list(known), workers.Shortage(cell)
 
         def keep(point: Point, result: dict[str, Any]) -> None:
-            record: Trial = storage.read_json(state / trial_folder(point) / RECORD, MADE_BY)
+            record: Trial = storage.read_json(folder / trial_folder(point) / RECORD, MADE_BY)
             _show(cell, record, tracked)
             if point not in finished:
                 records.append(record)
@@ -173,9 +176,9 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
             searching.proposer(cell, known, again=True),
             keep,
             meanwhile=lambda: shortage.look(1, num_workers),  # the others can wait for this one
-            storage=str(state / "ray"),
+            storage=str(folder / "ray"),
             metric="validation_nll",
-            scheduler=OrderlyASHA(cell, state),
+            scheduler=OrderlyASHA(cell, folder),
             max_concurrent_trials=at_a_time,
             reuse_actors=num_workers == 1,
         )
@@ -183,14 +186,3 @@ def _search(cell: Cell, state: Anywhere, tracked: tracking.Run) -> None:
 
 def _show(cell: Cell, record: Trial, tracked: tracking.Run) -> None:
     searching.track(cell, record, [(one["epoch"], workers.figures(one)) for one in record["history"]], tracked)
-
-
-def _state(cell: Cell, depends_on: list[str]) -> Anywhere:
-    """The folder of the search; trials of another one are deleted, what they have told MLflow is not."""
-    state = jobs.state_folder(cell, "tune")
-    mark = state / "made-for.json"
-    if mark.exists() and storage.read_json(mark, MADE_BY) != depends_on:
-        for trial in {name.parts[0] for name in storage.names(state) if name.parts[0].startswith("trial-")}:
-            storage.remove(state / trial)
-    storage.write_json(mark, depends_on)
-    return state

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline import cluster, files, tracking
+from pipeline import cluster, files, state, tracking
 from pipeline.console import Progress, progress
 from pipeline.data import augmentation
 from pipeline.errors import StudyError, words_of
@@ -17,15 +17,16 @@ from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
 from pipeline.images.loop import Epoch
 from pipeline.params import Cell
+from pipeline.storage import Anywhere
 
 POLL = 1.0  # seconds between two looks at the seeds, at least
 
 
 def run(cell: Cell) -> None:
     cell = cell.tuned()
-    state = jobs.state_folder(cell, "train")
     data = jobs.data_of(cell)
-    seeds = [jobs.make(cell, "train", seed, state / f"seed-{seed}", data) for seed in range(number_of_seeds(cell))]
+    folder = progress_of(cell)
+    seeds = [Job(cell, seed, data, folder / f"seed-{seed}") for seed in range(number_of_seeds(cell))]
     depends_on = [cell.fingerprint("train"), data.digest]
     with tracking.run(cell, "train", state=cell.state("train").absolute(), depends_on=depends_on) as parent:
         parent.params({**cell.parameters("train"), "seeds": len(seeds)})
@@ -33,10 +34,16 @@ def run(cell: Cell) -> None:
         unfinished = [job for job in seeds if _finished(job) is None]
         if unfinished:
             with cluster.connected():
-                cluster.check_shared(state)
+                cluster.check_shared(folder)
                 _train(cell, unfinished, parent)
         _write(cell, seeds, parent)
         parent.artifact(cell.model / "training.json")
+
+
+def progress_of(cell: Cell) -> Anywhere:
+    """The folder of the seeds' checkpoints."""
+    made_for = {**cell.made_for("train"), "data": jobs.digest(cell.data)}
+    return state.progress(jobs.state_folder(cell, "train"), cell, "train", made_for)
 
 
 def number_of_seeds(cell: Cell) -> int:
@@ -101,8 +108,8 @@ def _check(job: Job, task: Any) -> None:
 
 @contextmanager
 def _tracked(job: Job, parent: tracking.Run) -> Iterator[tracking.Run]:
-    state = _kept_here(job, parent)
-    with tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=state) as run:
+    kept = _kept_here(job, parent)
+    with tracking.run(job.cell, "train", child=f"seed {job.seed}", parent=parent, state=kept) as run:
         run.params({**job.cell.hyperparameters, "seed": job.seed})
         yield run
 
@@ -114,14 +121,14 @@ def _track(history: list[Epoch], run: tracking.Run) -> None:
 
 
 def _kept_here(job: Job, parent: tracking.Run) -> Path:
-    """What a seed has told MLflow. Not in the job's folder, which a training with other settings empties."""
+    """What a seed has told MLflow. Not in the job's folder, which a training with other settings does not find."""
     return parent.state / "children" / f"seed-{job.seed}"
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
     """Where a training stands that is at its end."""
-    state = Checkpoints(job.state, job.fingerprint).load()
-    return state["position"] if state is not None and state["position"]["finished"] else None
+    found = Checkpoints(job.state).load()
+    return found["position"] if found is not None and found["position"]["finished"] else None
 
 
 def _epochs(seeds: list[Job]) -> int:
@@ -179,4 +186,5 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
 
 def _mark(job: Job, parent: tracking.Run) -> dict[str, Any]:
     """Of a model that is logged: a later run of the stage, with more seeds for instance, shows all of its models."""
-    return {"fingerprint": job.fingerprint, "instance": parent.instance}
+    made_of = [job.cell.fingerprint("train"), job.data.digest, job.seed]
+    return {"made_of": made_of, "instance": parent.instance}

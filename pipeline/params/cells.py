@@ -9,9 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, registry
 from pipeline.params import code
 from pipeline.params.settings import RECIPE_KEYS, Dataset, Experiment, Limits, Resources, Study
+from pipeline.registry.images import IMAGES, normalisations
+from pipeline.registry.methods import METHODS
+from pipeline.registry.methods import Method as KnownMethod
+from pipeline.registry.metrics import METRICS, measured
+from pipeline.registry.networks import NETWORKS, find
 
 WORK = Path("work")
 NOT_OF_THE_METHOD = (*RECIPE_KEYS, "dropout", "kappa_over_n")
@@ -42,6 +47,7 @@ class Cell:
     searched: bool
     study: Study
     resources: Resources
+    plugins: tuple[str, ...] = ()  # modules of other packages that add entries to the registries
 
     @property
     def limits(self) -> Limits:
@@ -56,6 +62,30 @@ class Cell:
     def method_arguments(self) -> dict[str, Any]:
         """What `mnvi.methods.build` takes; dropout is the network's, κ the objective's, the rest the recipe's."""
         return {key: value for key, value in self.hyperparameters.items() if key not in NOT_OF_THE_METHOD}
+
+    @property
+    def known_method(self) -> KnownMethod:
+        """The entry of its method; also in a worker, which has not read the settings."""
+        registry.load(self.plugins)
+        return METHODS[self.method]
+
+    def entries(self, stage: str) -> list[Any]:
+        """The entries of the registries that the stage's result depends on; `registry.essence` says in what."""
+        registry.load(self.plugins)
+        metrics = [*measured(self.kind), *measured(self.kind, foreign=True)] if stage == "evaluate" else []
+        return [METHODS[self.method], find(self.experiment.network), *metrics]
+
+    def named_code(self, stage: str) -> list[str]:
+        """The modules that these entries name, and modules of other packages that added them or the data set."""
+        method, network, *metrics = self.entries(stage)
+        called = [method.reference, network.build, *(metric.function for metric in metrics)]
+        added = [METHODS.origin(method.name), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
+        added += [METRICS.origin(metric.name) for metric in metrics]
+        return sorted({*filter(None, added), *map(registry.module_of, called)})
+
+    def foreign_code(self, stage: str) -> list[str]:
+        """Those of other packages."""
+        return [name for name in self.named_code(stage) if name.partition(".")[0] not in ("mnvi", "pipeline")]
 
     def parameters(self, stage: str) -> dict[str, Any]:
         """What a stage's run shows: recipe and hyperparameters side by side, what is cut off, the machines."""
@@ -121,16 +151,25 @@ class Cell:
         return None if self.experiment.runs is None else min(RUNS_OF_A_TRIAL, self.experiment.runs)
 
     def fingerprint(self, stage: str) -> str:
-        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it.
-
-        How many seeds or runs there are does not matter to the training of each.
-        """
-        settings = self.settings(stage)
-        if stage == "train":
-            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
-        made_by = [settings, code.of_kind(self.kind), code.of_library()]
-        text = json.dumps(made_by, sort_keys=True, default=str)
+        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it."""
+        text = json.dumps(self.made_for(stage), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def made_for(self, stage: str) -> dict[str, Any]:
+        """The settings and the code that resumable state of a stage depends on; `predict` is a part of `evaluate`.
+
+        How many seeds or runs there are does not matter to the training and the predictions of each.
+        """
+        settings = self.settings("evaluate" if stage == "predict" else stage)
+        if stage in ("train", "predict"):
+            del settings["experiment"]["seeds"], settings["experiment"]["runs"]
+        return {"settings": settings, "code": self.code(stage)}
+
+    def code(self, stage: str) -> code.Digests:
+        """The modules that the stage's result depends on, and their digests."""
+        if stage == "tune" and not self.searched:
+            return {}
+        return code.of(self.kind, stage, self.named_code(stage))
 
     def settings(self, stage: str) -> dict[str, Any]:
         """All settings that the stage's result depends on."""
@@ -139,12 +178,16 @@ class Cell:
         settings: dict[str, Any] = {
             "stage": stage,
             "method": self.method,
+            "entries": [registry.essence(entry) for entry in self.entries(stage)],
+            "normalisation": normalisations().get(self.experiment.normalisation or ""),
             "hyperparameters": self.hyperparameters,
             "dataset": asdict(self.dataset),
             "experiment": _without(asdict(self.experiment), {"methods"} | UNSEEN[stage]),
             "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
             "resources": self._how_it_computes(),
         }
+        if not self.experiment.arguments:
+            del settings["experiment"]["arguments"]
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial

@@ -1,39 +1,202 @@
-"""Which code a result comes from: digests of source files, the same wherever they are installed."""
+"""Which code a result comes from, so that a change reruns what it can change and nothing else.
+
+The code of a stage is found by following imports from its entry module, without importing anything, which would take
+seconds. A module counts by its syntax tree: comments, docstrings and layout do not matter.
+
+Three tables say what the imports alone do not:
+
+ENTRIES  where each stage begins, by kind of experiment
+AROUND   modules that carry, keep or show what others compute: no result depends on them
+BY_NAME  rooms of the library that count only for those who name them. `import mnvi` stands for all other rooms, as
+         their rules and layers act without being named
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from pipeline import files
+from pipeline.errors import StudyError
 
-OF_KIND = {"regression": ["regression"], "classification": ["images", "data/augmentation.py"]}
+ENTRIES = {
+    "regression": {
+        "tune": "pipeline.regression.search",
+        "train": "pipeline.regression.training",
+        "evaluate": "pipeline.regression.evaluation",
+    },
+    "classification": {
+        "tune": "pipeline.images.search",
+        "train": "pipeline.images.training",
+        "predict": "pipeline.images.seeds",  # the part of evaluate that takes long and is kept
+        "evaluate": "pipeline.images.evaluation",
+    },
+    "data": {"prepare": "pipeline.prepare"},
+}
+AROUND = (
+    "pipeline.abandoned",
+    "pipeline.blobs",
+    "pipeline.cluster",
+    "pipeline.console",
+    "pipeline.errors",
+    "pipeline.files",
+    "pipeline.git",
+    "pipeline.images.checkpoints",
+    "pipeline.images.workers",
+    "pipeline.masking",
+    "pipeline.missing",
+    "pipeline.names",
+    "pipeline.params",  # the settings themselves are compared
+    "pipeline.private_ray",
+    "pipeline.registry.images",  # of the registries the entries that a cell uses are compared
+    "pipeline.registry.methods",
+    "pipeline.registry.metrics",
+    "pipeline.registry.networks",
+    "pipeline.registry.packages",
+    "pipeline.state",
+    "pipeline.storage",
+    "pipeline.submission",
+    "pipeline.tracking",
+    "pipeline.values",
+)
+BY_NAME = ("mnvi._moved", "mnvi.inference", "mnvi.metrics", "mnvi.replicas")
+LIBRARY = "mnvi"
+OWN = ("pipeline", LIBRARY)
+
+Digests = dict[str, str]  # module to digest
+
+
+def entry(kind: str, stage: str) -> str:
+    """The module whose `run` is the stage."""
+    return ENTRIES[kind][stage]
+
+
+def of(kind: str, stage: str, plugins: Iterable[str] = ()) -> Digests:
+    """The modules that the result of a stage depends on.
+
+    Args:
+        plugins: further modules that take part: those that registries name, and those of other packages. What these
+            import from their own package counts, too.
+    """
+    return dict(_of(entry(kind, stage), tuple(sorted(set(plugins)))))
 
 
 @cache
-def of_kind(kind: str) -> str:
-    """Of what trains and judges the networks of a kind."""
-    root = _folder("pipeline")
-    return _digest(root, (root / name for name in OF_KIND[kind]))
+def _of(start: str, plugins: tuple[str, ...]) -> Digests:
+    packages = frozenset([*OWN, *(plugin.partition(".")[0] for plugin in plugins)])
+    found: Digests = {}
+    waiting, seen = [start, *plugins], set[str]()
+    while waiting:
+        module = waiting.pop()
+        if module in seen or _is_in(module, AROUND):
+            continue
+        seen.add(module)
+        if module == LIBRARY:  # its __init__ only names what the rooms hold
+            waiting += _rooms()
+            continue
+        found[module] = _digest(module)
+        waiting += _used(module, packages)
+        if _is_in(module, [LIBRARY]):
+            waiting.append(LIBRARY)
+    return {module: found[module] for module in sorted(found)}
+
+
+def _is_in(module: str, places: Iterable[str]) -> bool:
+    return any(module == place or module.startswith(f"{place}.") for place in places)
+
+
+def _rooms() -> list[str]:
+    """Every module of the library that counts for all who import it."""
+    root = _folder(LIBRARY)
+    files = sorted(path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
+    modules = [".".join(path.parts).removesuffix(".__init__") for path in files]
+    return [module for module in modules if module != LIBRARY and not _is_in(module, BY_NAME)]
 
 
 @cache
-def of_library() -> str:
-    root = _folder("mnvi")
-    return _digest(root, [root])
-
-
 def _folder(package: str) -> Path:
-    """Without importing it, which would take seconds for the library."""
     found = find_spec(package)
-    assert found is not None and found.origin is not None  # both come together
+    if found is None or found.origin is None:
+        raise StudyError(f"{package}: no package of this name is installed; check the spelling or install it")
     return Path(found.origin).parent
 
 
-def _digest(root: Path, paths: Iterable[Path]) -> str:
-    names = sorted(name for path in paths for name in (path.rglob("*.py") if path.is_dir() else [path]))
-    text = "".join(f"{name.relative_to(root)} {files.sha256(name)}\n" for name in names)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+@cache
+def _file(module: str) -> Path | None:
+    """The module's file; None if there is no such module."""
+    package, *below = module.split(".")
+    path = _folder(package).joinpath(*below)
+    return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    file = _file(module)
+    if file is None:
+        raise StudyError(f"{module}: no such module below {_folder(module.partition('.')[0])}; check the spelling")
+    return ast.parse(file.read_bytes(), file)
+
+
+@cache
+def _digest(module: str) -> str:
+    return hashlib.sha256(json.dumps(_plain(_tree(module))).encode()).hexdigest()[:12]
+
+
+def _plain(node: Any) -> Any:
+    """A syntax tree as lists, without positions and docstrings: the same for all versions of Python."""
+    if isinstance(node, list):
+        return [_plain(one) for one in node if not _says_nothing(one)]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [[name, _plain(value)] for name, value in ast.iter_fields(node) if value is not None]
+    return [type(node).__name__, *(field for field in fields if field[1] != [])]
+
+
+def _says_nothing(node: Any) -> bool:
+    """Whether it is a docstring, or one that follows a constant."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+@cache
+def _used(module: str, packages: frozenset[str]) -> list[str]:
+    """The modules of these packages that a module imports, wherever in it; not what is for type checkers alone."""
+    found: list[str] = []
+    waiting: list[ast.AST] = [_tree(module)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.partition(".")[0] in packages]
+        elif isinstance(node, ast.ImportFrom):
+            package = _absolute(module, node)
+            if package.partition(".")[0] in packages:
+                found += [_home(package, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == LIBRARY:
+            found.append(_home(LIBRARY, node.attr))
+    return found
+
+
+def _absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    file = _file(module)
+    own = module.split(".") + (["__init__"] if file is not None and file.name == "__init__.py" else [])
+    return ".".join([*own[: -node.level], *([node.module] if node.module else [])])
+
+
+def _home(package: str, name: str) -> str:
+    """The module that `from package import name` comes from: a package's __init__ may have it from elsewhere."""
+    if _file(package) is None or _file(f"{package}.{name}") is not None:
+        return f"{package}.{name}"
+    for node in _tree(package).body:
+        if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
+            return _home(_absolute(package, node), name)
+    return package

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.errors import StudyError
-from pipeline.params import pictures, schema
-from pipeline.params.checks import unknown
-from pipeline.params.settings import Dataset, Experiment, Study
+from pipeline.names import unknown
+from pipeline.params import pictures
+from pipeline.params.settings import Dataset, Experiment, Place, Study
+from pipeline.registry import networks
+from pipeline.registry.images import IMAGES
+from pipeline.registry.methods import METHODS
 
 
 def check_dataset(dataset: Dataset) -> None:
     path = f"datasets.{dataset.name}"
-    if dataset.kind == "images" and dataset.name not in schema.IMAGES:
-        raise unknown(path, dataset.name, schema.IMAGES, "an image set that is known by name")
+    if dataset.kind == "images" and dataset.name not in IMAGES:
+        raise unknown(path, dataset.name, IMAGES, "an image set that is known by name")
     pictures.check_validation(dataset)
     if dataset.splits == "kfold" and dataset.folds is None:
         raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
@@ -34,17 +37,15 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
         raise _only_for_sgd(path, experiment.momentum, experiment)
     if experiment.nesterov and not experiment.momentum:
         raise StudyError(f"{path}.nesterov: true needs momentum, which is 0; set momentum: 0.9 or nesterov: false")
-    if experiment.network == "resnet18" and experiment.stem is None:
-        raise StudyError(f"{path}.stem: is missing, but resnet18 needs it; add stem: cifar or stem: imagenet")
-    if experiment.network != "resnet18" and experiment.stem is not None:
-        raise StudyError(f"{path}.stem: {experiment.stem!r} is for resnet18, not {experiment.network}; leave it out")
-    if "dvi" in experiment.methods and experiment.network != "mlp":
-        raise StudyError(
-            f"{path}.methods.dvi: full covariances need the network mlp, not {experiment.network}; take ddvi"
-        )
+    _check_network(path, experiment)
     if experiment.kind == "classification":
         pictures.check_experiment(experiment, datasets[experiment.data])
     for name, method in experiment.methods.items():
+        entry = METHODS[name]
+        if entry.networks and experiment.network not in entry.networks:
+            why = entry.otherwise or "is only for {networks}, not {network}; leave it out"
+            said = why.format(network=experiment.network, networks=" and ".join(entry.networks))
+            raise StudyError(f"{path}.methods.{name}: {said}")
         if (momentum := method.hyperparameters.get("momentum")) and experiment.optimizer != "sgd":
             raise _only_for_sgd(f"{path}.methods.{name}.hyperparameters", momentum, experiment)
         for key, fallback in _needed(experiment.kind, name).items():
@@ -66,9 +67,19 @@ def _only_for_sgd(path: str, value: Any, experiment: Experiment) -> StudyError:
 
 def _needed(kind: str, method: str) -> dict[str, str]:
     """Hyperparameters that nothing else stands in for, each with a usual value."""
-    if method == "mc_dropout":
-        return {"dropout": "0.1"}
-    return {"kappa_over_n": "2.0e-7"} if kind == "classification" and method not in schema.WITHOUT_KL else {}
+    kappa = {"kappa_over_n": "2.0e-7"} if kind == "classification" and METHODS[method].has_kl else {}
+    return {**METHODS[method].needs, **kappa}
+
+
+def _check_network(path: str, experiment: Experiment) -> None:
+    """Keys that some networks alone take are there for these, and for no other."""
+    network = networks.find(experiment.network)
+    for key, example in network.needs.items():
+        if getattr(experiment, key) is None:
+            raise StudyError(f"{path}.{key}: is missing, but {experiment.network} needs it; add {example}")
+    if experiment.stem is not None and "stem" not in network.needs:
+        takers = " or ".join(name for name, one in networks.NETWORKS.items() if "stem" in one.needs)
+        raise StudyError(f"{path}.stem: {experiment.stem!r} is for {takers}, not {experiment.network}; leave it out")
 
 
 def _check_data(path: str, experiment: Experiment, datasets: dict[str, Dataset]) -> None:
@@ -98,9 +109,7 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
             raise unknown(f"study.search[{index}]", name, study.cells, "a cell of this study")
 
 
-def _check_searched(
-    name: str, cell: dict[str, str], datasets: dict[str, Dataset], experiments: dict[str, Experiment]
-) -> None:
+def _check_searched(name: str, cell: Place, datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> None:
     experiment = experiments[cell["experiment"]]
     if not experiment.methods[cell["method"]].grid:
         raise StudyError(
@@ -115,7 +124,7 @@ def _check_searched(
         )
 
 
-def _check_cell(path: str, cell: dict[str, str], study: Study, experiments: dict[str, Experiment]) -> None:
+def _check_cell(path: str, cell: Place, study: Study, experiments: dict[str, Experiment]) -> None:
     if cell["experiment"] not in experiments:
         raise unknown(f"{path}.experiment", cell["experiment"], experiments, "in experiments")
     experiment = experiments[cell["experiment"]]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pipeline.errors import StudyError
-from pipeline.params import schema
-from pipeline.params.settings import Dataset, Experiment
+from pipeline.params.settings import AUGMENTATIONS, CROPS, IN_COLOUR, Dataset, Experiment
+from pipeline.registry import images, networks
+from pipeline.registry.images import IMAGES
+
+FOLDER_CHANNELS = 3  # whatever the photographs have
 
 
 def check_validation(dataset: Dataset) -> None:
@@ -36,27 +39,28 @@ def check_experiment(experiment: Experiment, data: Dataset) -> None:
 def _training(dataset: Dataset) -> int | None:
     """How many training images there are; of a folder only `prepare` can tell."""
     if dataset.kind == "images":
-        return schema.IMAGES[dataset.name].training
+        return IMAGES[dataset.name].training
     return None if dataset.train else 0
 
 
 def _channels(dataset: Dataset) -> int:
-    return schema.IMAGES[dataset.name].channels if dataset.kind == "images" else schema.FOLDER_CHANNELS
+    return IMAGES[dataset.name].channels if dataset.kind == "images" else FOLDER_CHANNELS
 
 
 def _size(dataset: Dataset) -> int:
     """Pixels of the smaller side."""
     if dataset.kind == "images":
-        return schema.IMAGES[dataset.name].size
+        return IMAGES[dataset.name].size
     assert dataset.size is not None  # params.yaml is refused without it
     return dataset.size
 
 
 def _check_normalisation(path: str, experiment: Experiment, data: Dataset) -> None:
     given, channels = str(experiment.normalisation), _channels(data)
-    wanted = schema.NORMALISATIONS[given]
+    counts = {name: len(mean) for name, (mean, _) in images.normalisations().items()}
+    wanted = counts[given]
     if wanted != channels:
-        fitting = [name for name, count in schema.NORMALISATIONS.items() if count == channels]
+        fitting = [name for name, count in counts.items() if count == channels]
         raise StudyError(
             f"{path}.normalisation: {given!r} is for {wanted} channels, but the images of datasets.{data.name} have "
             f"{channels}; take {' or '.join(fitting)}"
@@ -64,30 +68,33 @@ def _check_normalisation(path: str, experiment: Experiment, data: Dataset) -> No
 
 
 def _check_network(path: str, experiment: Experiment, data: Dataset) -> None:
-    if experiment.network == "lenet" and _size(data) != schema.LENET_SIZE:
+    size = networks.find(experiment.network).size
+    if size is not None and _size(data) != size:
+        others = (networks.NETWORKS[name] for name in networks.of_kind(experiment.kind))
+        fitting = [other.name for other in others if other.size in (None, _size(data))]
         raise StudyError(
-            f"{path}.network: 'lenet' is for images of {schema.LENET_SIZE} x {schema.LENET_SIZE} pixels, but those of "
-            f"datasets.{data.name} have {_size(data)}; take all_cnn or resnet18"
+            f"{path}.network: {experiment.network!r} is for images of {size} x {size} pixels, but those of "
+            f"datasets.{data.name} have {_size(data)}; take {' or '.join(fitting)}"
         )
 
 
 def _check_augmentation(path: str, experiment: Experiment, data: Dataset) -> None:
     given = str(experiment.augmentation)
-    if data.kind == "folder" and _size(data) < schema.CROPS.get(given, 0):
-        crop = schema.CROPS[given]
+    if data.kind == "folder" and _size(data) < CROPS.get(given, 0):
+        crop = CROPS[given]
         raise StudyError(
             f"datasets.{data.name}.size: {data.size} is less than the {crop} x {crop} pixels that {path}.augmentation, "
             f"{given!r}, crops; write at least {crop}"
         )
     if why := _misfit(given, data):
-        fitting = [name for name in schema.AUGMENTATIONS if not _misfit(name, data)]
+        fitting = [name for name in AUGMENTATIONS if not _misfit(name, data)]
         raise StudyError(f"{path}.augmentation: {given!r} {why}; take {' or '.join(fitting)}")
 
 
 def _misfit(augmentation: str, data: Dataset) -> str | None:
     """Why this cannot be done to these images."""
-    channels, size, crop = _channels(data), _size(data), schema.CROPS.get(augmentation)
-    wanted = schema.IN_COLOUR.get(augmentation, channels)
+    channels, size, crop = _channels(data), _size(data), CROPS.get(augmentation)
+    wanted = IN_COLOUR.get(augmentation, channels)
     if channels != wanted:
         return f"is for {wanted} channels, but the images of datasets.{data.name} have {channels}"
     if data.kind == "images" and crop is not None and crop > size:

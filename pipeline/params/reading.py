@@ -1,27 +1,38 @@
-"""From the text of params.yaml to settings, checked key by key."""
+"""From the text of params.yaml to settings: recipes, presets and limits applied, every key checked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pipeline import files
+from typing_extensions import TypedDict
+
+from pipeline import files, registry
 from pipeline.errors import StudyError
-from pipeline.params import consistency, schema
+from pipeline.names import unknown
+from pipeline.params import consistency
 from pipeline.params.cells import Cell
-from pipeline.params.checks import list_of, mapping, section, text, unknown
 from pipeline.params.settings import (
+    KINDS,
+    PRESETS,
+    RECIPE,
     ClassificationLimits,
     Dataset,
     Experiment,
     Method,
+    Place,
     RegressionLimits,
     Resources,
     Study,
+    keys,
 )
+from pipeline.registry.methods import KAPPA_OVER_N, METHODS
+from pipeline.values import EACH_ONCE, LISTED_AS_LIST, Name, Text, Texts, checked, section
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
+OPTIONAL = ("plugins", "recipes")
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,7 @@ class Params:
     datasets: dict[str, Dataset]
     experiments: dict[str, Experiment]
     planned: dict[str, Experiment]  # the same before limits
+    plugins: tuple[str, ...] = ()
 
     def cell(self, name: str) -> Cell:
         if name not in self.study.cells:
@@ -49,6 +61,7 @@ class Params:
             searched=name in self.study.search,
             study=self.study,
             resources=self.resources,
+            plugins=self.plugins,
         ).with_hyperparameters(method.hyperparameters)
 
     def cells(self) -> list[Cell]:
@@ -79,120 +92,179 @@ def parse(path: str | Path) -> Any:
 
 
 def read(raw: Any) -> Params:
-    sections = dict.fromkeys(SECTIONS, mapping)
-    # Keys that start with "_" only hold plain values and lists for the others to share.
-    top = {key: value for key, value in mapping("the file", raw).items() if not str(key).startswith("_")}
-    top = section("the file", top, sections, SECTIONS)
+    for key in section("the file", raw):
+        if key not in (*SECTIONS, *OPTIONAL):
+            raise unknown(f"the file.{key}", key, (*SECTIONS, *OPTIONAL), "a key of this section")
+    plugins = checked(Texts, "plugins", raw.get("plugins", []))
+    registry.load(plugins)
+    top = {key: _section("the file", raw, key) for key in SECTIONS}
     study = _study(top["study"])
-    resources = Resources(**section("resources", top["resources"], schema.RESOURCES, schema.RESOURCES))
+    resources = checked(Resources, "resources", _whole_section(Resources, "resources", top["resources"]))
     datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
-    top["experiments"] = _with_recipes(datasets, top["experiments"])
-    for preset in schema.PRESETS:
-        for name, value in top["experiments"].items():
+    given = _with_recipes(datasets, top["experiments"], section("recipes", raw.get("recipes", {})))
+    for preset in PRESETS:
+        for name, value in given.items():
             consistency.check_experiment(_experiment(name, value, preset), datasets)
-    planned = {name: _experiment(name, value, study.preset) for name, value in top["experiments"].items()}
+    planned = {name: _experiment(name, value, study.preset) for name, value in given.items()}
     experiments = {name: _limited(experiment, study) for name, experiment in planned.items()}
     consistency.check_study(study, datasets, experiments)
-    return Params(study, resources, datasets, experiments, planned)
+    return Params(study, resources, datasets, experiments, planned, plugins)
+
+
+def _section(path: str, raw: dict[str, Any], key: str) -> dict[str, Any]:
+    if key not in raw:
+        raise _missing(f"{path}.{key}")
+    return section(key if path == "the file" else f"{path}.{key}", raw[key])
+
+
+def _missing(path: str) -> StudyError:
+    return StudyError(f"{path}: is missing, but is needed (by the stages or by dvc.yaml); add it")
+
+
+def _whole_section(kind: type, path: str, raw: Any) -> dict[str, Any]:
+    """Checks that exactly the fields of this dataclass are there: `dvc exp run -S` sets only what the file has."""
+    names = [one.name for one in fields(kind)]
+    checked(dict[Any, Any], path, raw, keys=names)
+    for name in names:
+        if name not in raw:
+            raise _missing(f"{path}.{name}")
+    return dict(raw)
 
 
 def _study(raw: dict[str, Any]) -> Study:
-    values = section("study", raw, schema.STUDY, schema.STUDY)
-    limits = values.pop("limits")
-    for name, cell in values["cells"].items():
-        schema.name(f"study.cells.{name}", name)
-        section(f"study.cells.{name}", cell, schema.CELL, schema.CELL)
-    values |= {"data": tuple(values["data"]), "search": tuple(values["search"])}
-    regression, classification = limits["regression"], limits["classification"]
-    return Study(
-        **values,
-        regression=RegressionLimits(**regression),
-        classification=ClassificationLimits(**classification),
-    )
+    names = [one.name for one in fields(Study) if one.name not in KINDS]
+    checked(dict[Any, Any], "study", raw, keys=[*names, "limits"])
+    values = {key: value for key, value in raw.items() if key != "limits"}
+    limits = checked(dict[Any, Any], "study.limits", _section("study", raw, "limits"), keys=KINDS)
+    for kind, form in (("regression", RegressionLimits), ("classification", ClassificationLimits)):
+        path = f"study.limits.{kind}"
+        values[kind] = checked(form, path, _whole_section(form, path, _section("study.limits", limits, kind)))
+    for name, cell in _section("study", raw, "cells").items():
+        checked(Name, f"study.cells.{name}", name)
+        checked(Place, f"study.cells.{name}", cell, keys=list(Place.__annotations__))
+    study: Study = checked(Study, "study", values)
+    return study
 
 
 def _kind(path: str, raw: Any, known: tuple[str, ...]) -> str:
-    kind = mapping(path, raw).get("kind")
+    kind = section(path, raw).get("kind")
     if kind not in known:
         raise unknown(f"{path}.kind", kind, known, "a kind")
     return str(kind)
 
 
+def _of_kind(form: type, path: str, raw: dict[str, Any], kind: str) -> None:
+    """Checks which keys there are."""
+    known = keys(form, kind)
+    checked(dict[Any, Any], path, raw, keys=known)
+    for key, needed in known.items():
+        if needed and raw.get(key) in (None, {}):
+            raise _missing(f"{path}.{key}")
+
+
 def _dataset(name: str, raw: Any) -> Dataset:
     path = f"datasets.{name}"
-    schema.name(path, name)
-    kind = _kind(path, raw, tuple(schema.DATASETS))
-    dataset = Dataset(name=name, **section(path, raw, schema.DATASETS[kind], schema.DATASET_REQUIRED[kind]))
+    checked(Name, path, name)
+    _of_kind(Dataset, path, raw, _kind(path, raw, ("table", "images", "folder")))
+    dataset: Dataset = checked(Dataset, path, {"name": name, **raw})
     consistency.check_dataset(dataset)
     return dataset
 
 
-def _with_recipes(datasets: dict[str, Dataset], experiments: dict[str, Any]) -> dict[str, Any]:
+def _with_recipes(
+    datasets: dict[str, Dataset], experiments: dict[str, Any], recipes: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
     """All experiments, those of data sets that name a recipe included, with what they take from their recipes."""
-    named = dict(experiments)
+    named = {name: (f"experiments.{name}", value) for name, value in experiments.items()}
+    for name, value in recipes.items():
+        checked(Name, f"recipes.{name}", name)
+        if name in experiments:
+            raise StudyError(f"recipes.{name}: there is an experiments.{name} as well; rename one of the two")
+        named[name] = (f"recipes.{name}", value)
     for name, dataset in datasets.items():
         if dataset.recipe is None:
             continue
         path = f"datasets.{name}.recipe"
-        if dataset.recipe not in experiments:
-            raise unknown(path, dataset.recipe, experiments, "in experiments")
+        if dataset.recipe not in named:
+            raise unknown(path, dataset.recipe, named, "in experiments or recipes")
         if name in experiments:
             raise StudyError(
                 f"{path}: {dataset.recipe!r}, but there is an experiments.{name} as well; leave one of the two out"
             )
-        named[name] = {"recipe": dataset.recipe, "data": name}
-    return {name: _whole(name, named) for name in named}
+        named[name] = (f"experiments.{name}", {"recipe": dataset.recipe, "data": name})
+    whole = {name: _whole(name, named) for name in named}
+    for name in recipes:
+        _check_part(f"recipes.{name}", name, whole[name], recipes[name])
+    return {name: value for name, value in whole.items() if name not in recipes}
 
 
-def _whole(name: str, experiments: dict[str, Any], passed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The experiment, and below it the one that it names as its recipe."""
-    raw = dict(mapping(f"experiments.{name}", experiments[name]))
-    recipe = raw.pop("recipe", None)
-    if recipe is None:
+def _whole(name: str, named: dict[str, tuple[str, Any]], passed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The experiment or recipe, and below it the one that it names as its recipe."""
+    path, given = named[name]
+    raw = dict(section(path, given))
+    if "recipe" not in raw:
         return raw
-    path = f"experiments.{name}.recipe"
-    if text(path, recipe) not in experiments:
-        raise unknown(path, recipe, experiments, "in experiments")
+    recipe = checked(Text, f"{path}.recipe", raw.pop("recipe"))
+    if recipe not in named:
+        raise unknown(f"{path}.recipe", recipe, named, "in experiments or recipes")
     if recipe in (*passed, name):
-        raise StudyError(f"{path}: {recipe!r} leads back to {name!r}; name an experiment that holds the values itself")
-    below = _whole(recipe, experiments, (*passed, name))
-    for owner, given in ((recipe, below), (name, raw)):
-        _check_methods(f"experiments.{owner}.methods", given.get("methods", {}))
+        raise StudyError(f"{path}.recipe: {recipe!r} leads back to {name!r}; name one that holds the values itself")
+    below = _whole(recipe, named, (*passed, name))
+    for where, part in ((named[recipe][0], below), (path, raw)):
+        _check_mergeable(where, part)
     return _overridden(below, raw)
 
 
-def _experiment(name: str, raw: Any, preset: str) -> Experiment:
+def _check_part(path: str, name: str, whole: dict[str, Any], given: dict[str, Any]) -> None:
+    """Checks a recipe or a preset, which need not have all keys of an experiment.
+
+    Args:
+        whole: with what stands below.
+    """
+    kind = _kind(path, whole, KINDS)
+    part = {key: value for key, value in given.items() if key not in ("recipe", "presets", "hyperparameters")}
+    checked(dict[Any, Any], path, part, keys=keys(Experiment, kind))
+    part.pop("methods", None)
+    checked(Experiment, path, {"name": name, **part, "kind": kind}, partial=True)
+
+
+def _experiment(name: str, raw: dict[str, Any], preset: str) -> Experiment:
     path = f"experiments.{name}"
-    schema.name(path, name)
-    kind = _kind(path, raw, schema.KINDS)
+    checked(Name, path, name)
+    kind = _kind(path, raw, KINDS)
     raw = dict(raw)
-    presets = mapping(f"{path}.presets", raw.pop("presets", {}))
+    presets = section(f"{path}.presets", raw.pop("presets", {}))
     for given in presets:
-        if given not in schema.PRESETS:
-            raise unknown(f"{path}.presets.{given}", given, schema.PRESETS, "a preset")
-    fields = schema.experiment(kind)
+        if given not in PRESETS:
+            raise unknown(f"{path}.presets.{given}", given, PRESETS, "a preset")
     if preset in presets:
-        section(f"{path}.presets.{preset}", presets[preset], fields, ())
-        for where, given in ((path, raw), (f"{path}.presets.{preset}", presets[preset])):
-            _check_methods(f"{where}.methods", given.get("methods", {}))
+        above = f"{path}.presets.{preset}"
+        _check_part(above, name, raw, section(above, presets[preset]))
+        for where, part in ((path, raw), (above, presets[preset])):
+            _check_mergeable(where, part)
         raw = _overridden(raw, presets[preset])
-    values = section(path, raw, fields, (*schema.EXPERIMENT_REQUIRED, *schema.OF_KIND_REQUIRED[kind]))
-    values["methods"] = {
-        key: _method(f"{path}.methods.{key}", key, kind, given) for key, given in raw["methods"].items()
-    }
-    values["ood"] = tuple(values.get("ood", ()))
-    return Experiment(name=name, planned_epochs=values["epochs"], **values)
+    shared = section(f"{path}.hyperparameters", raw.pop("hyperparameters", {}))
+    _check_shared(f"{path}.hyperparameters", kind, shared)
+    _of_kind(Experiment, path, raw, kind)
+    given_methods = _section(path, raw, "methods")
+    methods = {key: _method(f"{path}.methods.{key}", key, kind, one, shared) for key, one in given_methods.items()}
+    planned = {"planned_epochs": raw["epochs"]} if "epochs" in raw else {}
+    experiment: Experiment = checked(Experiment, path, {"name": name, **raw, **planned, "methods": methods})
+    return experiment
 
 
-def _check_methods(path: str, raw: Any) -> None:
-    """That there are sections to merge, whatever is in them."""
-    for name, parts in mapping(path, raw).items():
-        section(f"{path}.{name}", parts, schema.METHOD, ())
+def _check_mergeable(path: str, raw: dict[str, Any]) -> None:
+    """Checks that there are sections to merge, whatever is in them."""
+    section(f"{path}.hyperparameters", raw.get("hyperparameters", {}))
+    for name, parts in section(f"{path}.methods", raw.get("methods", {})).items():
+        _method_parts(f"{path}.methods.{name}", parts)
 
 
 def _overridden(raw: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """What stands above a recipe, a preset for instance, replaces keys of it, and single hyperparameters of methods."""
     merged = {**raw, **above}
+    if "hyperparameters" in merged:
+        merged["hyperparameters"] = {**raw.get("hyperparameters", {}), **above.get("hyperparameters", {})}
     if "methods" in raw:
         merged["methods"] = dict(raw["methods"])
         for method, changes in above.get("methods", {}).items():
@@ -203,16 +275,46 @@ def _overridden(raw: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _method(path: str, name: str, kind: str, raw: Any) -> Method:
-    if name not in schema.METHODS:
-        raise unknown(path, name, schema.METHODS, "a method")
-    parts = section(path, raw, schema.METHOD, ())
-    fields = schema.hyperparameters(kind, name)
-    grid_fields = {key: list_of(check) for key, check in fields.items()}
-    return Method(
-        section(f"{path}.hyperparameters", parts.get("hyperparameters", {}), fields, ()),
-        section(f"{path}.grid", parts.get("grid", {}), grid_fields, ()),
-    )
+def _method_parts(path: str, raw: Any) -> Method:
+    checked(dict[Any, Any], path, raw, keys=[one.name for one in fields(Method)])
+    method: Method = checked(Method, path, raw)
+    return method
+
+
+def _method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any]) -> Method:
+    """The method's own hyperparameters above those that all methods share, in the order of its entry."""
+    if name not in METHODS:
+        raise unknown(path, name, METHODS, "a method")
+    parts = _method_parts(path, raw)
+    known = hyperparameters(kind, name)
+    own = checked(_optional(kind, name), f"{path}.hyperparameters", parts.hyperparameters, keys=known)
+    given = {**{key: value for key, value in shared.items() if key in known}, **own}
+    values = checked(_optional(kind, name), f"{path}.hyperparameters", given)
+    grid = checked(_optional(kind, name, lists=True), f"{path}.grid", parts.grid, keys=known)
+    return Method({key: values[key] for key in known if key in values}, {key: grid[key] for key in parts.grid})
+
+
+def hyperparameters(kind: str, method: str) -> dict[str, Any]:
+    """What a method takes, with the type of each: κ/N if images weigh a KL divergence, its own, and the recipe's."""
+    entry = METHODS[method]
+    kappa = KAPPA_OVER_N if kind == "classification" and entry.has_kl else {}
+    return {**kappa, **entry.hyperparameters, **RECIPE}
+
+
+@cache
+def _optional(kind: str, method: str, lists: bool = False) -> Any:
+    """A type for any of a method's hyperparameters, or for lists of their values."""
+    types = hyperparameters(kind, method)
+    if lists:
+        types = {key: Annotated[list[given], LISTED_AS_LIST, EACH_ONCE] for key, given in types.items()}  # type: ignore[valid-type]
+    return TypedDict(f"{method}_hyperparameters", types, total=False)  # type: ignore[operator]
+
+
+def _check_shared(path: str, kind: str, shared: dict[str, Any]) -> None:
+    known = {key: given for name in METHODS for key, given in hyperparameters(kind, name).items() if key not in RECIPE}
+    checked(dict[Any, Any], path, shared, keys=known)
+    for key, value in shared.items():
+        checked(known[key], f"{path}.{key}", value)
 
 
 def _limited(experiment: Experiment, study: Study) -> Experiment:

@@ -1,4 +1,8 @@
-"""Putting another study of studies/*.yaml into params.yaml; the rest of that file, comments included, stays."""
+"""Putting another study of studies/*.yaml into params.yaml; the rest of that file, comments included, stays.
+
+A study names experiments and methods. DVC's stages need every cell written out, and `dvc exp run -S` sets only what is
+written, so that `select` writes the whole section.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.params.checks import unknown
-from pipeline.params.reading import load, parse, read
-from pipeline.params.settings import Experiment
+from pipeline.errors import StudyError
+from pipeline.names import unknown
+from pipeline.params.reading import Params, load, parse, read
+from pipeline.params.settings import ClassificationLimits, Experiment, RegressionLimits
+from pipeline.values import Names, Section, checked, section
 
 STUDIES = Path("studies")
 LOCK = Path("dvc.lock")
 # With the comment right above it.
 SECTION = re.compile(r"(?:^#[^\n]*\n)*^study:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+WIDTH = 110
+DEFAULTS = {"preset": "release", "searcher": "grid", "trials": 16, "missing_data": "stop"}
+COMMENTS = {
+    "preset": "or paper: the text's recipes instead of the released implementation's",
+    "cells": "what is run: an experiment of those below, its data and one of its methods",
+    "searcher": "or random, optuna",
+    "trials": "of random and optuna; a grid is gone through",
+    "missing_data": "or skip: go on without a data set that no source could give",
+    "limits": "null: as the experiment says",
+}
+COLUMN = 26  # where comments begin
+KEYS = ("name", "results", "experiments", "methods", "data", "cells", "search", "limits", *DEFAULTS)
 
 
 def select(name: str, params: Path, cells: list[str], results: str | None) -> None:
@@ -24,19 +42,89 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
         raise unknown("select", name, known, f"a study in {STUDIES}/")
     before = load(params)
     source = STUDIES / f"{name}.yaml"
-    section = SECTION.findall(source.read_text(encoding="utf-8"))[0].rstrip() + "\n\n"
-    rest = parse(params)
-    study = parse(source)["study"]
-    added = _add_own(study, rest["datasets"])
-    if added or cells or results:
-        _narrow(study, cells, before.experiments)
-        study["results"] = results or study["results"]
-        text = files.yaml_of({"study": study}, default_flow_style=None, width=118)
-        section = f"# From {source.as_posix()}.\n{text}\n"
-    after = read({**rest, **files.parse_yaml(section)}).study
-    text = SECTION.sub(lambda _: section, params.read_text(encoding="utf-8"), count=1)
+    raw = parse(params)
+    whole = expanded(parse(source)["study"], raw)
+    added = _add_own(whole, raw["datasets"])
+    _narrow(whole, cells, before.experiments)
+    if results:
+        whole["results"] = results
+    comment = f"# From {source.as_posix()}.\n" if added or cells or results else _comment(source)
+    after = read({**raw, "study": whole}).study
+    text = SECTION.sub(lambda _: f"{comment}{_text(whole)}\n", params.read_text(encoding="utf-8"), count=1)
     files.write_text(params, text)
     _swap_locks(before.study.results, after.results)
+
+
+def expanded(study: Any, raw: dict[str, Any]) -> dict[str, Any]:
+    """A study as params.yaml has it, with each cell and each limit.
+
+    Args:
+        study: names `experiments`, each of which may have methods of its own (`- boston: [mnvi]`), and `methods` of all
+            others; or has `cells` already.
+        raw: params.yaml, whose experiments these are.
+    """
+    checked(Section, "study", study, keys=KEYS)
+    read_before = read(raw)
+    cells = study.get("cells") or _cells(study, read_before)
+    used = [read_before.experiments[cell["experiment"]] for cell in cells.values()]
+    data = list(dict.fromkeys(name for experiment in used for name in (experiment.data, *experiment.ood)))
+    search = study.get("search", [])
+    if search == "all":
+        search = [name for name, cell in cells.items() if _grid(read_before, cell)]
+    limits = section("study.limits", study.get("limits", {}))
+    forms = {"regression": RegressionLimits, "classification": ClassificationLimits}
+    return {
+        **{key: study[key] for key in ("name", "results") if key in study},
+        "preset": study.get("preset", DEFAULTS["preset"]),
+        "data": study.get("data", data),
+        "cells": cells,
+        "search": search,
+        **{key: study.get(key, DEFAULTS[key]) for key in ("searcher", "trials", "missing_data")},
+        "limits": {
+            kind: {**dict.fromkeys(form.__annotations__), **limits.get(kind, {})} for kind, form in forms.items()
+        },
+    }
+
+
+def _cells(study: dict[str, Any], known: Params) -> dict[str, dict[str, str]]:
+    shared = list(checked(Names, "study.methods", study.get("methods", [])))
+    given = study.get("experiments", [])
+    if not isinstance(given, list):
+        raise StudyError(f"study.experiments: {given!r} is not a list; write [boston, yacht]")
+    cells = {}
+    for index, one in enumerate(given):
+        path = f"study.experiments[{index}]"
+        (name, methods), *more = one.items() if isinstance(one, dict) and one else [(one, shared)]
+        if more:
+            raise StudyError(f"{path}: {one!r} names several experiments; write one a line")
+        if name not in known.experiments:
+            raise unknown(path, name, known.experiments, "in experiments")
+        experiment = known.experiments[name]
+        for method in checked(Names, f"{path}.{name}", methods):
+            if method not in experiment.methods:
+                raise unknown(f"{path}.{name}", method, experiment.methods, f"a method of experiments.{name}.methods")
+            cells[f"{name}-{method}"] = {"experiment": name, "data": experiment.data, "method": method}
+    return cells
+
+
+def _grid(known: Params, cell: dict[str, str]) -> dict[str, Any]:
+    return known.experiments[cell["experiment"]].methods[cell["method"]].grid
+
+
+def _comment(source: Path) -> str:
+    """That of the study's file."""
+    found = re.match(r"(?:#[^\n]*\n)*", source.read_text(encoding="utf-8"))
+    return found[0] if found else ""
+
+
+def _text(study: dict[str, Any]) -> str:
+    """The section, with a line for each cell and comments that say what else may stand there."""
+    lines = files.yaml_of({"study": study}, default_flow_style=None, width=WIDTH).splitlines()
+    for index, line in enumerate(lines):
+        found = re.match(r"  (\w+):", line)
+        if found and found[1] in COMMENTS:
+            lines[index] = f"{line:<{COLUMN - 1}} # {COMMENTS[found[1]]}"
+    return "\n".join(lines) + "\n"
 
 
 def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
@@ -48,8 +136,9 @@ def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
         for cell in study["cells"].values()
         if cell["experiment"] == recipe
     }
-    study["cells"] |= added
-    study["data"] += [name for name in own if any(cell["data"] == name for cell in added.values())]
+    study["cells"] = {**study["cells"], **added}
+    more = [name for name in own if any(cell["data"] == name for cell in added.values())]
+    study["data"] = [*study["data"], *more]
     return bool(added)
 
 

@@ -1,40 +1,113 @@
-"""The settings of a study as values: one dataclass per section of params.yaml."""
+"""The settings of a study: one pydantic dataclass per section of params.yaml.
+
+A field's type is all that says what its key may hold. `Of` names the kinds that have the key; for another kind it is
+unknown in the file, and None here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
-RECIPE_KEYS = ("batch_size", "learning_rate", "weight_decay", "momentum", "gamma", "clip")
+from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict
+
+from pipeline.registry import images, networks
+from pipeline.values import (
+    STRICT,
+    Boolean,
+    Column,
+    Count,
+    Epochs,
+    Folds,
+    Momentum,
+    Name,
+    Names,
+    NotNegative,
+    Positive,
+    ResultsFolder,
+    Schedule,
+    Section,
+    Sha256,
+    Switch,
+    Text,
+    Texts,
+    known,
+    one_of,
+)
+
+KINDS = ("regression", "classification")
+PRESETS = ("release", "paper")
+OPTIMIZERS = {"regression": ("sgd", "adam"), "classification": ("sgd", "adam", "amsgrad")}
+CROPS = {"imagenet-paper": 224, "imagenet-release": 224}
+"""Pixels of a side that each augmentation cuts out; the others leave an image its size."""
+IN_COLOUR = {"cifar-release": 3}
+"""Channels that those need which turn the hue; the others take any."""
+AUGMENTATIONS = ("none", "cifar-paper", *IN_COLOUR, *CROPS)
+
+RECIPE: dict[str, Any] = {
+    "batch_size": Count,
+    "learning_rate": Positive,
+    "weight_decay": NotNegative,
+    "momentum": Momentum,
+    "gamma": Positive,
+    "clip": Positive | None,
+}
+RECIPE_KEYS = tuple(RECIPE)
 """What a method's hyperparameters may override in the recipe of its experiment."""
 
 
-@dataclass(frozen=True)
+class Of:
+    """The kinds of data set or experiment that have a key."""
+
+    def __init__(self, *kinds: str, needed: bool = False) -> None:
+        self.kinds, self.needed = kinds, needed
+
+
+Splits = Annotated[str, known("kfold", "standard")]
+Stem = Annotated[str, known("cifar", "imagenet")]
+Augmentation = Annotated[str, known(*AUGMENTATIONS)]
+Normalisation = Annotated[str, one_of(lambda _: images.normalisations())]
+Network = Annotated[
+    str,
+    one_of(
+        lambda above: networks.of_kind(above["kind"]),
+        lambda above: f"a network for {above['kind']}",
+        or_like=networks.REFERENCE,
+    ),
+]
+Optimizer = Annotated[
+    str, one_of(lambda above: OPTIMIZERS[above["kind"]], lambda above: f"an optimiser for {above['kind']}")
+]
+
+
+@dataclass(frozen=True, config=STRICT)
 class RegressionLimits:
     """Cuts of every regression experiment; None leaves it as it is."""
 
-    runs: int | None = None
-    folds: int | None = None
-    epochs: int | None = None
-    search_epochs: int | None = None
+    runs: Count | None
+    folds: Count | None
+    epochs: Count | None
+    search_epochs: Count | None
 
     def leaves_whole(self, experiment: Experiment) -> bool:
         """Whether schedule and data are the experiment's own; fewer runs do not count, tables say how many."""
         return experiment.epochs == experiment.planned_epochs and self.folds is None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ClassificationLimits:
     """Cuts of every classification experiment; None leaves it as it is."""
 
-    seeds: int | None = None
-    epochs: int | None = None
-    train_examples: int | None = None
-    validation_examples: int | None = None
-    test_examples: int | None = None
-    search_epochs: int | None = None
-    steps_per_epoch: int | None = None
+    seeds: Count | None
+    epochs: Count | None
+    train_examples: Count | None
+    validation_examples: Count | None
+    test_examples: Count | None
+    search_epochs: Count | None
+    steps_per_epoch: Count | None
 
     def leaves_whole(self, experiment: Experiment) -> bool:
         """Whether schedule and data are the experiment's own; fewer seeds do not count, tables say how many."""
@@ -45,19 +118,29 @@ class ClassificationLimits:
 Limits = RegressionLimits | ClassificationLimits
 
 
-@dataclass(frozen=True)
+class Place(TypedDict):
+    """A cell of the study: an experiment, its data and one of its methods."""
+
+    __pydantic_config__ = STRICT  # type: ignore[misc]
+
+    experiment: Text
+    data: Text
+    method: Text
+
+
+@dataclass(frozen=True, config=STRICT)
 class Study:
     """What is run, how much of it, and where its results go."""
 
-    name: str
-    results: Path
-    preset: str
-    data: tuple[str, ...]
-    cells: dict[str, dict[str, str]]  # name -> experiment, data, method
-    search: tuple[str, ...]
-    searcher: str
-    trials: int
-    missing_data: str
+    name: Name
+    results: ResultsFolder
+    preset: Annotated[str, known(*PRESETS)]
+    data: Names
+    cells: dict[Name, Place]
+    search: Names
+    searcher: Annotated[str, known("grid", "random", "optuna")]
+    trials: Count
+    missing_data: Annotated[str, known("stop", "skip")]
     regression: RegressionLimits
     classification: ClassificationLimits
 
@@ -65,82 +148,85 @@ class Study:
         return self.regression if kind == "regression" else self.classification
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Resources:
     """The machines: workers of one training, and how they compute."""
 
-    workers: int = 1
-    gpu: bool = False
-    cpus_per_worker: int = 1
-    precision: str = "float32"
-    compile: bool | str = "auto"  # tables where it pays
-    accumulate: int = 1
-    allow_fewer_workers: bool = False
+    workers: Count
+    gpu: Boolean
+    cpus_per_worker: Count
+    precision: Annotated[str, known("float32", "bfloat16", "float16")]
+    compile: Switch  # auto: tables where it pays
+    accumulate: Count
+    allow_fewer_workers: Boolean
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Dataset:
-    """Where a data set is found and how it is split; keys that its kind does not have are None."""
+    """Where a data set is found and how it is split."""
 
-    name: str
-    kind: str  # table | images | folder
-    folder: str | None = None  # of a table in the standard layout: a name that sources know, or a path
-    file: str | None = None  # of a table in one CSV file, instead of a folder
-    target: str | int | None = None  # its column
-    splits: str | None = None  # kfold | standard
-    folds: int | None = None
-    sha256: str | None = None
-    validation: int | None = None
-    train: str | None = None
-    test: str | None = None
-    size: int | None = None
-    recipe: str | None = None  # an experiment; this data set then has one of its own name that is like it
+    name: Name
+    kind: Annotated[str, known("table", "images", "folder")]
+    # in the standard layout: a name that sources know, or a path
+    folder: Annotated[Text | None, Of("table")] = None
+    file: Annotated[Text | None, Of("table")] = None  # one CSV file, instead of a folder
+    target: Annotated[Column | None, Of("table")] = None  # its column
+    splits: Annotated[Splits | None, Of("table", needed=True)] = None
+    folds: Annotated[Folds | None, Of("table")] = None
+    sha256: Annotated[Sha256 | None, Of("table")] = None
+    validation: Annotated[Count | None, Of("images", "folder")] = None
+    train: Annotated[Text | None, Of("folder")] = None
+    test: Annotated[Text | None, Of("folder", needed=True)] = None
+    size: Annotated[Count | None, Of("folder", needed=True)] = None
+    recipe: Text | None = None  # an experiment; this data set then has one of its own name that is like it
 
     @property
     def folder_out(self) -> Path:
         return Path("data") / self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Method:
     """A method's hyperparameters within an experiment, and the grid that `tune` searches."""
 
-    hyperparameters: dict[str, Any] = field(default_factory=dict)
-    grid: dict[str, list[Any]] = field(default_factory=dict)
+    hyperparameters: Section = field(default_factory=dict)
+    grid: Section = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Experiment:
     """A network on a data set and the recipe that trains it, with the study's preset and limits applied."""
 
-    name: str
-    kind: str  # regression | classification
-    data: str
-    network: str
-    optimizer: str
-    learning_rate: float
-    epochs: int
-    batch_size: int
-    planned_epochs: int  # before limits
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    milestones: tuple[int, ...] = ()
-    gamma: float = 0.1
-    clip: float | None = None
-    # regression
-    hidden: int | None = None
-    kappa: dict[int, float] = field(default_factory=dict)  # from which epoch on: factor of the KL divergence
-    runs: int | None = None
-    # classification
-    stem: str | None = None  # of resnet18: cifar | imagenet
-    ood: tuple[str, ...] = ()
-    augmentation: str | None = None
-    normalisation: str | None = None
-    seeds: int | None = None
-    selection: str = "nll"  # whose best epoch on the validation images is kept: nll | error
-    patience: int | None = None  # epochs without a better validation score before training stops
-    methods: dict[str, Method] = field(default_factory=dict)
+    name: Name
+    kind: Annotated[str, known(*KINDS)]
+    data: Text
+    network: Network
+    optimizer: Optimizer
+    learning_rate: Positive
+    epochs: Count
+    batch_size: Count
+    planned_epochs: Count  # before limits
+    momentum: Momentum = 0.0
+    nesterov: Boolean = False
+    weight_decay: NotNegative = 0.0
+    milestones: Epochs = ()
+    gamma: Positive = 0.1
+    clip: Positive | None = None
+    hidden: Annotated[Count | None, Of("regression")] = None
+    # from which epoch on: factor of the KL divergence
+    kappa: Annotated[Schedule, Of("regression", needed=True)] = field(default_factory=dict)
+    runs: Annotated[Count | None, Of("regression", needed=True)] = None
+    stem: Annotated[Stem | None, Of("classification")] = None  # of resnet18
+    ood: Annotated[Texts, Of("classification")] = ()
+    augmentation: Annotated[Augmentation | None, Of("classification", needed=True)] = None
+    normalisation: Annotated[Normalisation | None, Of("classification", needed=True)] = None
+    seeds: Annotated[Count | None, Of("classification", needed=True)] = None
+    # whose best epoch on the validation images is kept
+    selection: Annotated[str, known("nll", "error"), Of("classification")] = "nll"
+    # epochs without a better validation score before training stops
+    patience: Annotated[Count | None, Of("classification")] = None
+    methods: dict[Text, Method] = field(default_factory=dict)
+    arguments: Section = field(default_factory=dict)  # of the network
 
     def shortened(self, epochs: int | None) -> Experiment:
         """The same schedule in fewer epochs: milestones and κ's steps come proportionally earlier."""
@@ -154,3 +240,15 @@ class Experiment:
     def with_recipe(self, hyperparameters: dict[str, Any]) -> Experiment:
         """Takes over those hyperparameters that are part of the recipe."""
         return replace(self, **{key: value for key, value in hyperparameters.items() if key in RECIPE_KEYS})
+
+
+@cache
+def keys(section: type, kind: str) -> dict[str, bool]:
+    """The keys that a section of this kind has in the file, and whether each is needed."""
+    hints = get_type_hints(section, include_extras=True)
+    found: dict[str, bool] = {}
+    for one in fields(section):
+        of = [part for part in getattr(hints[one.name], "__metadata__", ()) if isinstance(part, Of)]
+        if one.name not in ("name", "planned_epochs") and all(kind in part.kinds for part in of):
+            found[one.name] = any(part.needed for part in of)
+    return found

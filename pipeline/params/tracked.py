@@ -1,17 +1,20 @@
 """What DVC compares to tell whether a stage is out of date, where its templates cannot express it.
 
-`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and a digest of the code
-of its kind; `ood/<cell>.json` the digests of the data that the cell is tested on beside its own.
+`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and digests of its code;
+`settings/prepare/<dataset>.json` the same of a data set; `ood/<cell>.json` the digests of the data that the cell is
+tested on beside its own. `settings/shown.json` is for people: `dvc exp show` prints it.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from pipeline import files
+from pipeline import files, registry
 from pipeline.params import code
 from pipeline.params.cells import Cell
 from pipeline.params.reading import Params
+from pipeline.registry.images import IMAGES
 
 STAGES = ("tune", "train", "evaluate")
 
@@ -21,8 +24,15 @@ def write_settings(params: Params) -> None:
     with files.replacing(study.results / "settings") as folder:
         for cell in params.cells():
             for stage in STAGES:
-                settings = {**cell.settings(stage), "code": code.of_kind(cell.kind)}
+                settings = {**cell.settings(stage), "code": cell.code(stage)}
                 files.write_json(folder / cell.name / f"{stage}.json", settings)
+        shown = {cell.name: _line(cell) for cell in params.cells()}
+        files.write_json(folder / "shown.json", {"study": f"{study.name}, {study.preset}", **shown})
+        for name in study.data:
+            entry = registry.essence(IMAGES[name]) if name in IMAGES else None
+            dataset = {**asdict(params.datasets[name]), "missing_data": study.missing_data, "entry": entry}
+            digests = code.of("data", "prepare", filter(None, [IMAGES.origin(name)]))
+            files.write_json(folder / "prepare" / f"{name}.json", {**dataset, "code": digests})
         files.write_json(folder / "report.json", {"name": study.name, "preset": study.preset, "cells": study.cells})
 
 
@@ -30,6 +40,16 @@ def write_ood(params: Params) -> None:
     with files.replacing(params.study.results / "ood") as folder:
         for cell in params.cells():
             files.write_json(folder / f"{cell.name}.json", _digests(cell))
+
+
+def _line(cell: Cell) -> str:
+    """The settings that people compare."""
+    recipe = cell.experiment
+    repeats = f"{recipe.runs} runs" if cell.kind == "regression" else f"{recipe.seeds} seeds"
+    schedule = f"{recipe.epochs} epochs of batches of {recipe.batch_size}"
+    method = [f"{key} {value:g}" for key, value in cell.hyperparameters.items()]
+    searched = ["searched"] if cell.searched else []
+    return ", ".join([f"{repeats}, {schedule}, {recipe.optimizer} {recipe.learning_rate:g}", *method, *searched])
 
 
 def _digests(cell: Cell) -> dict[str, Any]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 
-from pipeline import cluster, files
+from pipeline import cluster, files, state
 from pipeline.console import progress
 from pipeline.params import Cell
 from pipeline.regression import compiling, networks
@@ -33,38 +31,33 @@ class Chunks:
     parts: list[list[Replica]]
     compiled: bool
     folder: Path
-    depends_on: list[str | bool]
 
     @classmethod
     def of(cls, cell: Cell, folds: list[Fold], plan: Sequence[Replica]) -> Chunks:
         parts = [list(plan[start : start + SIZE]) for start in range(0, len(plan), SIZE)]
         compiled = compiling.wanted(cell, folds, plan)
-        depends_on: list[str | bool] = [cell.fingerprint("train"), digest(folds), compiled]
-        return cls(cell, folds, parts, compiled, cell.state("train") / "chunks", depends_on)
+        made_for = {**cell.made_for("train"), "data": digest(folds), "compiled": compiled}
+        folder = state.progress(cell.state("train"), cell, "train", made_for)
+        assert isinstance(folder, Path)  # the driver keeps the chunks
+        return cls(cell, folds, parts, compiled, folder)
+
+    @property
+    def depends_on(self) -> list[str | bool]:
+        return [self.cell.fingerprint("train"), digest(self.folds), self.compiled]
 
     def finished(self) -> dict[int, dict[str, Any]]:
-        """What earlier runs left; files that other settings, code or data made are deleted."""
-        found = {}
-        for index in range(len(self.parts)):
-            path = self._path(index)
-            if not path.exists():
-                continue
-            result = files.read_tensors(path, made_by=f"python -m pipeline.train {self.cell.name}")
-            if result["fingerprint"] == self._fingerprint(index):
-                found[index] = result
-            else:
-                files.remove(path)
-        return found
+        """What earlier runs left."""
+        made_by = f"python -m pipeline.train {self.cell.name}"
+        paths = {index: self.path(index) for index in range(len(self.parts))}
+        return {index: files.read_tensors(path, made_by) for index, path in paths.items() if path.exists()}
 
     def save(self, index: int, result: dict[str, Any]) -> None:
-        files.write_tensors(self._path(index), {**result, "fingerprint": self._fingerprint(index)})
+        files.write_tensors(self.path(index), result)
 
-    def _fingerprint(self, index: int) -> str:
-        text = json.dumps([self.depends_on, [asdict(network) for network in self.parts[index]]])
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def _path(self, index: int) -> Path:
-        return self.folder / f"{index:04}.pt"
+    def path(self, index: int) -> Path:
+        """Named by which networks of the plan it holds: with more runs, the last chunk is another one."""
+        first = SIZE * index
+        return self.folder / f"networks-{first:05}-{first + len(self.parts[index]) - 1:05}.pt"
 
 
 def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:

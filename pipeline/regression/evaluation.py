@@ -6,13 +6,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+from torch.distributions import Distribution
+
 from pipeline import files, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
+from pipeline.registry.metrics import measured
 from pipeline.regression import folds, networks
-from pipeline.regression.predictions import LEVELS, Judged, all_scores, judge
+from pipeline.regression.predictions import Judged, judge
 
-METRICS = ("log_likelihood", "rmse", *(f"coverage_{level}" for level in LEVELS))
+HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # what DVC shows; scores.json has them all
 
 
 def run(cell: Cell) -> None:
@@ -38,8 +42,9 @@ def run(cell: Cell) -> None:
                     say(f"fold {one.fold}, run {one.run}: a prediction is no finite number; the run is left out")
         scores = _scores(cell, training, judged, len(table.y))
         flat = _flat(scores)
+        headline = {name: flat[name] for name in HEADLINE if name in flat}
         files.write_json(cell.evaluate / "scores.json", scores)
-        files.write_json(cell.evaluate / "metrics.json", flat)
+        files.write_json(cell.evaluate / "metrics.json", headline)
         files.write_json(cell.plots / "curves.json", {})  # an output of every cell, though only images have curves
         tracked.metrics(flat, step=0)
         tracked.artifact(cell.evaluate / "scores.json")
@@ -80,8 +85,15 @@ def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
     return [values for values, run in zip(found, runs, strict=True) if len(values) == len(run)]
 
 
+def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
+    """Every metric of tables that has a value."""
+    found = {metric.name: metric.measure(prediction, y) for metric in measured("regression")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows: int) -> dict[str, Any]:
-    per_fold = {name: by_run(judged, name, training["runs"], training["folds"]) for name in METRICS}
+    names = [metric.name for metric in measured("regression")]
+    per_fold = {name: by_run(judged, name, training["runs"], training["folds"]) for name in names}
     standard = cell.dataset.splits == "standard"
     summarise = over_splits if standard else summary
     return {
@@ -91,7 +103,7 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows
         "method": cell.method,
         "network": cell.experiment.network,
         "complete": training["complete"],
-        "runs": len(_whole(per_fold[METRICS[0]])),
+        "runs": len(_whole(per_fold["log_likelihood"])),
         "folds": training["folds"],
         "deviation_over": "splits" if standard else "runs",
         "rows": rows,

@@ -12,10 +12,10 @@ from torch import Tensor
 import mnvi
 from mnvi import replicas
 from pipeline.params import Cell
-from pipeline.params.schema import WITHOUT_KL
+from pipeline.registry import networks as known
+from pipeline.registry.methods import METHODS, Method
 from pipeline.regression.folds import Fold, seed
 
-SAMPLING = ("mc_mfvi", "mc_dropout")
 # What sampling methods predict with unless their hyperparameters say otherwise; passes at once bound the memory.
 PREDICTION = {"num_samples": 100, "chunk": 20}
 
@@ -43,7 +43,7 @@ def plan(cell: Cell, folds: int, runs: int) -> list[Replica]:
 
 
 def members(cell: Cell) -> int:
-    return int(cell.hyperparameters.get("num_members", 5)) if cell.method == "ensemble" else 1
+    return int(cell.hyperparameters.get("num_members", 5)) if cell.known_method.members else 1
 
 
 def recipe(cell: Cell) -> replicas.Recipe:
@@ -64,15 +64,14 @@ def recipe(cell: Cell) -> replicas.Recipe:
 
 def builder(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold]) -> Callable[[int], mnvi.Objective]:
     """A function that makes the k-th network with its loss."""
-    hidden = cell.experiment.hidden
-    assert hidden is not None  # params.yaml is refused without it
+    has_kl = cell.known_method.has_kl
 
     def build(k: int) -> mnvi.Objective:
         fold = folds[networks[k].fold]
         method, arguments = _method(cell, networks[k])
-        dropout = cell.hyperparameters.get("dropout", 0.0)
-        net = mnvi.methods.build(method, lambda: mnvi.models.mlp(fold.x.shape[1], hidden, dropout=dropout), **arguments)
-        kappa = 0.0 if cell.method in WITHOUT_KL else mnvi.StepSchedule(cell.experiment.kappa)
+        dropout = float(cell.hyperparameters.get("dropout", 0.0))
+        net = method.network(lambda: known.build(cell.experiment, dropout, in_features=fold.x.shape[1]), **arguments)
+        kappa = mnvi.StepSchedule(cell.experiment.kappa) if has_kl else 0.0
         return mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=len(fold.y), kappa=kappa))
 
     return build
@@ -116,9 +115,10 @@ def paper_options() -> mnvi.options:
     return mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR)
 
 
-def _method(cell: Cell, network: Replica) -> tuple[str, dict[str, Any]]:
-    if cell.method == "ensemble":  # its members are networks of their own until they are asked together
-        return "deterministic", {}
-    if cell.method in SAMPLING:  # predictions repeat: each network has its own noise, always the same
-        return cell.method, {**PREDICTION, "seed": network.seed, **cell.method_arguments}
-    return cell.method, cell.method_arguments
+def _method(cell: Cell, network: Replica) -> tuple[Method, dict[str, Any]]:
+    method = cell.known_method
+    if method.members:  # they are networks of their own until they are asked together
+        return METHODS["deterministic"], {}
+    if method.samples:  # predictions repeat: each network has its own noise, always the same
+        return method, {**PREDICTION, "seed": network.seed, **cell.method_arguments}
+    return method, cell.method_arguments

@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import mnvi
-from mnvi import metrics
+from mnvi.metrics import log_likelihood as mean_log_likelihood
+from mnvi.metrics import rmse as rmse_of_means
 from mnvi.replicas import Replicas
 from pipeline.params import Cell
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica, members, paper_options
-
-LEVELS = (50, 80, 95)  # percent, of the intervals whose coverage is measured
 
 
 @dataclass(frozen=True)
@@ -56,21 +55,18 @@ def judge(
 
 
 def log_likelihood(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    return {"log_likelihood": float(metrics.log_likelihood(prediction, y))}
+    return {"log_likelihood": float(mean_log_likelihood(prediction, y))}
 
 
-def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    scores = log_likelihood(prediction, y) | {"rmse": float(metrics.rmse(prediction.mean, y))}
-    for level in LEVELS:
-        scores[f"coverage_{level}"] = float(metrics.interval_coverage(prediction, y, level / 100))
-    return scores
+def rmse(prediction: Distribution, y: Tensor) -> Tensor:
+    return rmse_of_means(prediction.mean, y)
 
 
 @torch.no_grad()
 def _predict(cell: Cell, objectives: Sequence[mnvi.Objective], x: Tensor) -> Distribution | None:
     with paper_options():
         outputs = [objective.net(x) for objective in objectives]
-    out = mnvi.Samples(torch.stack(outputs)) if cell.method == "ensemble" else outputs[0]
+    out = mnvi.Samples(torch.stack(outputs)) if cell.known_method.members else outputs[0]
     parts = out.values if isinstance(out, mnvi.Samples) else out if isinstance(out, Tensor) else out.mean + out.var
     if not parts.isfinite().all():
         return None

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from ray import tune
 
-from pipeline import cluster, files, searching, storage, tracking
+from pipeline import cluster, files, searching, state, storage, tracking
 from pipeline.console import progress
 from pipeline.params import Cell
 from pipeline.regression import compiling, folds, networks
@@ -29,14 +28,11 @@ TOGETHER = 100  # networks at once within a trial
 
 
 def run(cell: Cell) -> None:
-    if not cell.searched:
-        searching.leave_unsearched(cell)
-        return
     table, tests = folds.load(cell)
     parts = folds.validation_folds(table, tests)
     compiled = compiling.wanted(short(cell), parts, _plan(cell, parts))
-    depends_on: list[str | bool] = [cell.fingerprint("tune"), folds.digest(parts), compiled]
-    ledger = Ledger(cell.state("tune"), depends_on)
+    ledger = Ledger.of(cell, parts, compiled)
+    depends_on = [cell.fingerprint("tune"), folds.digest(parts), compiled]
     with tracking.run(cell, "tune", state=cell.state("tune"), depends_on=depends_on) as tracked:
         tracked.params({**searching.parameters(cell), "folds": len(tests)})
         tracked.dataset(table.summary)
@@ -45,14 +41,17 @@ def run(cell: Cell) -> None:
 
 
 class Ledger:
-    """The finished trials of a search, a file each; those of other settings or data are deleted."""
+    """The finished trials of a search, a file each."""
 
-    def __init__(self, folder: Path, depends_on: Sequence[str | bool]) -> None:
-        self.folder = folder / "finished"
-        mark = self.folder / "made_for.json"
-        if mark.exists() and files.read_json(mark, MADE_BY) != list(depends_on):
-            files.remove(self.folder)
-        files.write_json(mark, list(depends_on))
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of(cls, cell: Cell, parts: list[Fold], compiled: bool) -> Ledger:
+        made_for = {**cell.made_for("tune"), "data": folds.digest(parts), "compiled": compiled}
+        folder = state.progress(cell.state("tune"), cell, "tune", made_for)
+        assert isinstance(folder, Path)  # the driver keeps the trials
+        return cls(folder)
 
     def add(self, trial: Trial) -> None:
         files.write_json(self.folder / f"trial-{name_of(trial['hyperparameters'])}.json", trial)

@@ -89,7 +89,7 @@ def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked:
         say(f"{cell.name}: the first network failed, so no model is logged")
         return
     nets = [trained.module(k).net for k in first]
-    net = mnvi.Ensemble(nets) if cell.method == "ensemble" else nets[0]
+    net = mnvi.Ensemble(nets) if cell.known_method.members else nets[0]
     inputs = {"mean": fold.mean.tolist(), "std": fold.std.tolist()}
     tracking.model(tracked, net, cell, rows, inputs=inputs, step=cell.experiment.epochs)
 

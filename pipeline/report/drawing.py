@@ -15,18 +15,6 @@ from matplotlib.figure import Figure
 
 THEMES = {"light": ("#ffffff", "#20242a", "#c9ced6"), "dark": ("#1a1d22", "#dfe3e8", "#444b55")}
 DPI = 110
-OTHER = "#9a9a9a"
-COLOURS = {
-    "mnvi": "#d1495b",
-    "mfvi": "#3d8bd4",
-    "smfvi": "#97a13a",
-    "mc_mfvi": "#2fa8b5",
-    "mc_dropout": "#e0953e",
-    "ensemble": "#3f9f6d",
-    "dvi": "#8d6cc7",
-    "ddvi": "#b5838d",
-    "deterministic": "#87909c",
-}
 
 
 @dataclass(frozen=True)
@@ -44,10 +32,6 @@ class Drawn:
     drawing: Drawing
     light: Path
     dark: Path
-
-
-def colour(method: str) -> str:
-    return COLOURS.get(method, OTHER)
 
 
 def panels(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:

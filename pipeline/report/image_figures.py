@@ -10,8 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.registry.methods import colour
 from pipeline.report import metrics
-from pipeline.report.drawing import Drawing, colour, ink, legend_below, panels
+from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.results import Result
 
 GROUPS = {"correct": "#3f9f6d", "wrong": "#d1495b", "ood": "#3d8bd4"}

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.params import Cell
+from pipeline.registry.methods import colour
 from pipeline.report import metrics, searches
-from pipeline.report.drawing import Drawing, colour, ink, legend_below, panels
+from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.results import Result
 from pipeline.report.searches import Search
 from pipeline.report.wording import setting

@@ -8,11 +8,11 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.registry.methods import colour
+from pipeline.registry.metrics import LEVELS
 from pipeline.report import metrics
-from pipeline.report.drawing import Drawing, colour, ink, legend_below, panels
+from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.tables import Record
-
-LEVELS = (50, 80, 95)
 
 
 def drawings(records: Sequence[Record]) -> list[Drawing]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.registry.metrics import HIGHER, SAME
 from pipeline.report import metrics, paper
 from pipeline.report.results import Score, Scores
 
@@ -77,9 +78,9 @@ def reproduced(metric: str, mean: float | None, std: float | None, printed: pape
     if mean is None:
         return False
     difference = mean - printed.mean
-    if better == metrics.SAME:
+    if better == SAME:
         return abs(difference) <= (0 if printed.corrected else PRINTING * printed.mean)
-    if difference >= 0 if better == metrics.HIGHER else difference <= 0:
+    if difference >= 0 if better == HIGHER else difference <= 0:
         return True
     allowed = SIGMAS * math.hypot(std or 0.0, printed.std or 0.0)
     return abs(difference) <= allowed + ROUNDING * abs(printed.mean)

@@ -1,16 +1,17 @@
-"""What is uploaded to the cluster with a job: the code and the settings, nothing else that may lie in the folder."""
+"""What is uploaded to the cluster with a job: the code, plugins included, and the settings; nothing else."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline import files
+from pipeline import params as settings
 from pipeline.blobs import readable_size
 from pipeline.errors import StudyError
 
@@ -22,13 +23,6 @@ _SOURCE = Path(__file__).resolve().parents[2]
 @dataclass(frozen=True)
 class Package:
     folder: Path
-
-    @property
-    def digest(self) -> str:
-        """Of the code."""
-        paths = sorted(path for name in CODE for path in (self.folder / name).rglob("*") if path.is_file())
-        text = "".join(f"{path.relative_to(self.folder)} {files.sha256(path)}\n" for path in paths)
-        return hashlib.sha256(text.encode()).hexdigest()
 
     def __str__(self) -> str:
         parts = []
@@ -45,11 +39,29 @@ def packed(params: str | Path) -> Iterator[Package]:
         folder = Path(name)
         for part in CODE:
             shutil.copytree(_SOURCE / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        for package in _foreign(params):
+            if package.is_dir():
+                shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+            else:
+                shutil.copyfile(package, folder / package.name)
         shutil.copyfile(params, folder / "params.yaml")
         for extra in (_SOURCE / LOCK, Path("dvc.lock")):
             if extra.exists():
                 shutil.copyfile(extra, folder / extra.name)
         yield Package(folder)
+
+
+def _foreign(path: str | Path) -> list[Path]:
+    """The packages of others that the settings name: folders, or single files."""
+    read = settings.load(path)
+    modules = [*read.plugins, *(module for cell in read.cells() for module in cell.foreign_code("evaluate"))]
+    found = []
+    for name in sorted({module.partition(".")[0] for module in modules}):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise StudyError(f"{name}: no package of this name is installed; check the spelling or install it")
+        found.append(Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin))
+    return found
 
 
 def requirements() -> list[str]:

@@ -41,9 +41,8 @@ SECONDS_TO_END_IN = "20"  # between Ray's word to a job that it should stop, and
 
 
 def wanted(cell: Cell, stage: str) -> bool:
-    """Whether the stage is for a cluster. Inside a job it never is, and what is not searched is only written down."""
-    trivial = stage == "tune" and not cell.searched
-    return _address().startswith(("http://", "https://")) and not is_inside() and not trivial
+    """Whether the stage is for a cluster. Inside a job it never is, and evaluation is where the stage runs."""
+    return _address().startswith(("http://", "https://")) and not is_inside() and stage != "evaluate"
 
 
 def submit(cell: Cell, stage: str, params: str | Path) -> None:
@@ -56,7 +55,7 @@ def submit(cell: Cell, stage: str, params: str | Path) -> None:
         for path in _inputs(cell, stage)
     }
     with packed(params) as package:
-        fingerprint = _fingerprint(cell, stage, inputs, package)
+        fingerprint = _fingerprint(cell, stage, inputs)
         job = f"{cell.study.results}/{stage}/{cell.name}/{fingerprint}"
         if not finished(root, job).exists():
             client = _client()
@@ -102,10 +101,10 @@ def _inputs(cell: Cell, stage: str) -> list[Path]:
     return [cell.data, best]
 
 
-def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str], package: Package) -> str:
+def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str]) -> str:
     # A job makes all seeds or runs; the cell's own fingerprint is about the training of each and leaves out how many.
     how_many = [cell.experiment.seeds, cell.experiment.runs]
-    depends_on = [cell.fingerprint(stage), how_many, inputs, package.digest]
+    depends_on = [cell.fingerprint(stage), how_many, inputs]
     return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
 

@@ -10,9 +10,22 @@ A state folder keeps `mlflow-run.json` (which run), `metrics.jsonl` (everything 
 much of that has arrived).
 """
 
-from pipeline.tracking.models import model
+from typing import TYPE_CHECKING, Any
+
 from pipeline.tracking.runs import Run, resume, run
 from pipeline.tracking.sender import send
 from pipeline.tracking.store import prepare
 
+if TYPE_CHECKING:
+    from pipeline.tracking.models import model
+
 __all__ = ["Run", "model", "prepare", "resume", "run", "send"]
+
+
+def __getattr__(name: str) -> Any:
+    """Models bring torch, which stages that have nothing to do should not wait for."""
+    if name != "model":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pipeline.tracking.models import model
+
+    return model

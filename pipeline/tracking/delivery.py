@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import console
-from pipeline.tracking import models
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -95,11 +94,17 @@ def _status(client: MlflowClient, run_id: str, record: Record) -> None:
         client.set_terminated(run_id, status, end_time=record["time"])
 
 
+def _model(client: MlflowClient, run_id: str, record: Record) -> None:
+    from pipeline.tracking import models  # brings torch, which stages that have nothing to do should not wait for
+
+    models.deliver(client, run_id, record)
+
+
 _KINDS: dict[str, Callable[[MlflowClient, str, Record], None]] = {
     "params": _params,
     "tags": _tags,
     "dataset": _dataset,
     "artifact": _artifact,
     "status": _status,
-    "model": models.deliver,
+    "model": _model,
 }

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
+from pipeline import registry
 from pipeline.files import read_json, read_tensors, write_json, write_tensors
+from pipeline.registry import networks
+from pipeline.registry.methods import METHODS
 from pipeline.tracking.store import quiet_import
 
 if TYPE_CHECKING:
@@ -51,8 +54,8 @@ def model(
     Args:
         module: the network, or the objective that holds it.
         example: some inputs, of the kind that `predict` shall take.
-        builder: "module:function" that makes the deterministic network; the experiment's in `mnvi.models` unless given.
-        arguments: of the builder, as JSON knows them; found out for the networks of `mnvi.models`.
+        builder: "module:function" that makes the deterministic network; the experiment's unless given.
+        arguments: of the builder, as JSON knows them; found out for the experiment's network.
         inputs: "mean" and "std" of each feature or channel, if `predict` shall take what is not standardised yet.
         targets: "mean" and "std" of the target, if `predict` shall answer in its unit.
         objective: on validation data, smaller is better. The newest version with the best gets the alias "best".
@@ -69,9 +72,9 @@ def model(
     write_tensors(folder / "example.pt", example[:_EXAMPLE].detach().cpu().clone())
     settings = {
         "kind": cell.kind,
-        "builder": builder or f"mnvi.models:{cell.experiment.network}",
+        "builder": builder or registry.spelled(networks.find(cell.experiment.network).build),
         "arguments": dict(arguments) if arguments is not None else _arguments(net, cell, example),
-        "method": cell.method,
+        "method": _method(cell.method),
         "method_arguments": _method_arguments(net, cell),
         "inputs": None if inputs is None else dict(inputs),
         "targets": None if targets is None else dict(targets),
@@ -142,13 +145,14 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
     example = read_tensors(saved / "example.pt", "pipeline.train").numpy()
     if settings["kind"] == "regression":
         example = example.astype(np.float64)  # what a data frame holds, and a client's JSON becomes
-    packages = {"mnvi", settings["builder"].partition(".")[0].partition(":")[0]}
+    named = [settings["builder"], *([settings["method"]] if ":" in settings["method"] else [])]
+    packages = {"mnvi", *(reference.partition(":")[0].partition(".")[0] for reference in named)}
     mlflow.pyfunc.save_model(
         target,
         mlflow_model=Model(run_id=run_id, model_id=model_id, model_uuid=model_id),
         python_model=str(_SERVED),
         artifacts={"weights": str(saved / "weights.pt"), "settings": str(saved / "settings.json")},
-        code_paths=[str(_folder(package)) for package in sorted(packages)],
+        code_paths=[str(_code(package)) for package in sorted(packages)],
         signature=_signature(example, settings["kind"]),
         input_example=example,
         pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in _NEEDED],
@@ -185,25 +189,29 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _folder(package: str) -> Path:
+def _code(package: str) -> Path:
+    """The folder of a package, or the file of a module that is in none."""
     file = importlib.import_module(package).__file__
     assert file is not None
-    return Path(file).parent
+    return Path(file).parent if Path(file).stem == "__init__" else Path(file)
 
 
 def _arguments(net: nn.Module, cell: Cell, example: Tensor) -> dict[str, Any]:
-    """Of the paper's networks, from their settings, an input and an output."""
+    """Of the experiment's network, from its settings, an input and an output."""
     dropout = float(cell.hyperparameters.get("dropout", 0.0))
     if cell.kind == "regression":
-        return {"in_features": example.shape[1], "hidden": cell.experiment.hidden, "dropout": dropout}
+        return networks.arguments(cell.experiment, dropout, in_features=example.shape[1])
     was_training = net.training
     with torch.no_grad(), torch.random.fork_rng([]):
         out = net.eval()(example[:1].float())
     net.train(was_training)
-    arguments = {"num_classes": out.shape[-1], "in_channels": example.shape[1], "dropout": dropout}
-    if cell.experiment.network == "resnet18":
-        arguments["stem"] = cell.experiment.stem or "cifar"
-    return arguments
+    return networks.arguments(cell.experiment, dropout, num_classes=out.shape[-1], in_channels=example.shape[1])
+
+
+def _method(name: str) -> str:
+    """What a served model builds it with: a name that the library knows, or "module:function"."""
+    build = METHODS[name].build
+    return name if build is None else registry.spelled(build)
 
 
 def _method_arguments(net: nn.Module, cell: Cell) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,17 @@ class Served(PythonModel):
 
 
 def _network(settings: dict[str, Any]) -> nn.Module:
-    module, _, function = settings["builder"].partition(":")
-    build = getattr(importlib.import_module(module), function)
-    return mnvi.methods.build(
-        settings["method"], lambda: build(**settings["arguments"]), **settings["method_arguments"]
-    )
+    build, arguments, method = _function(settings["builder"]), settings["arguments"], settings["method"]
+    if ":" in method:
+        net: nn.Module = _function(method)(lambda: build(**arguments), **settings["method_arguments"])
+        return net
+    return mnvi.methods.build(method, lambda: build(**arguments), **settings["method_arguments"])
+
+
+def _function(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _check(x: Tensor) -> None:

@@ -66,7 +66,7 @@ def long_training(fewer: bool) -> Cell:
 
 def lose_a_node(remotely: Remotely, nodes: Nodes, cell: Cell, process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """As soon as workers on both have come to a checkpoint. The epochs until then."""
-    history = remotely.storage / cell.state("train") / "seed-0" / "history.json"
+    history = remotely.storage / cell.state("train") / "progress" / "seed-0" / "history.json"
     until(lambda: history.exists() and bool(workers_of(nodes.started[1].pid, "RayTrainWorker")), process)
     epochs: list[dict[str, Any]] = json.loads(history.read_text())
     nodes.kill(1)
@@ -126,7 +126,7 @@ def test_a_search_says_that_it_waits_for_a_node_and_goes_on_with_it(losable: Nod
     cell = searched([1.0e-3], num_workers=2, epochs=LONG)
     remotely = Remotely(losable, study)
     process = remotely.start("tune")
-    state = remotely.storage / cell.state("tune")
+    state = remotely.storage / cell.state("tune") / "progress"
     until(lambda: bool([*state.glob("trial-*/checkpoint-*.pt")]), process)
     losable.kill(1)
     assert "so training waits for another node" in line_with("a node is lost", process)
@@ -145,7 +145,7 @@ def test_a_search_survives_the_loss_of_a_node(ray_is_up: None, losable: Nodes, s
     cell = searched([1.0e-3, 1.0e-4, 1.0e-5], num_workers=1, epochs=EPOCHS)
     remotely = Remotely(losable, study)
     process = remotely.start("tune")
-    state = remotely.storage / cell.state("tune")
+    state = remotely.storage / cell.state("tune") / "progress"
     until(lambda: len({path.parent for path in state.glob("trial-*/checkpoint-*.pt")}) == 2, process)
     losable.kill(1)
     said = process.communicate(timeout=PATIENCE)[1]

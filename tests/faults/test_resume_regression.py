@@ -36,7 +36,7 @@ def weights():
 
 
 def chunks():
-    return sorted(Path("work/results/train/tiny-mnvi/chunks").glob("*.pt"))
+    return sorted(Path("work/results/train/tiny-mnvi/progress").glob("*.pt"))
 
 
 @pytest.mark.parametrize("way", ways("driver interrupted"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from commands import command, disturb, tracked, ways
-from image_study import make_cell, make_job, searched, undisturbed
+from image_study import make_cell, make_job, searched, undisturbed, write_best
 
 from pipeline.images import job as jobs
 from pipeline.images import search, workers
@@ -28,9 +28,9 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
     cell = make_cell("mc_dropout", experiment={"epochs": 15, "milestones": [10]}, limits={"seeds": 1})
     expected = undisturbed(make_job(cell, "undisturbed"))
-    search.run(cell)
+    write_best(cell)
     job = make_job(cell)
-    checkpoints = Checkpoints(job.state, job.fingerprint)
+    checkpoints = Checkpoints(job.state)
     disturb(way, checkpoints.paths, "train", cell.name, worker="RayTrainWorker")
     if way != "worker killed":
         assert not (cell.model / "training.json").exists()
@@ -47,9 +47,9 @@ def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
 @pytest.mark.parametrize("way", ways("driver killed"))
 def test_a_search_that_was_cut_off_goes_on_from_the_checkpoints_of_its_trials(way: str) -> None:
     cell = searched([1e-3], epochs=15)
-    state = jobs.state_folder(cell, "tune")
+    state = search.progress_of(cell)
     trial = search.trial_job(cell, {"learning_rate": 1e-3}, state, jobs.data_of(cell))
-    checkpoints = Checkpoints(trial.state, trial.fingerprint)
+    checkpoints = Checkpoints(trial.state)
     disturb(way, checkpoints.paths, "tune", cell.name, worker="ImplicitFunc")
     reached: list[Any] = []
     if way != "worker killed":

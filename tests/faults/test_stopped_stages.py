@@ -33,21 +33,25 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_an_evaluation_goes_on_from_the_seeds_it_had_done(way: str) -> None:
     cell = trained("mnvi", seeds=4)
     state = cell.state("evaluate")
-    disturb(way, (state / "seed-0.pt").exists, "evaluate", cell.name)
-    assert not cell.evaluate.exists() and not (state / "seed-3.pt").exists()
+
+    def predicted(seed: int) -> list[Path]:
+        return [*state.glob(f"progress/seed-{seed}-*.pt")]
+
+    disturb(way, lambda: predicted(0), "evaluate", cell.name)
+    assert not cell.evaluate.exists() and not predicted(3)
     assert tracked() == {"evaluate mnvi": WHILE_STOPPED[way]}
-    first = (state / "seed-0.pt").stat().st_mtime_ns
+    first = predicted(0)[0].stat().st_mtime_ns
     assert command("evaluate", cell.name)[0] == 0
-    assert (state / "seed-0.pt").stat().st_mtime_ns == first
+    assert predicted(0)[0].stat().st_mtime_ns == first
     assert tracked() == {"evaluate mnvi": "FINISHED"}
 
-    after = json.loads((cell.evaluate / "metrics.json").read_text())
+    after = json.loads((cell.evaluate / "scores.json").read_text())["metrics"]
     for folder in (state, cell.evaluate):
         files.remove(folder)
     assert command("evaluate", cell.name)[0] == 0
-    undisturbed = json.loads((cell.evaluate / "metrics.json").read_text())
+    undisturbed = json.loads((cell.evaluate / "scores.json").read_text())["metrics"]
     for metrics in (after, undisturbed):
-        del metrics["inference_ms"], metrics["inference_ms_std"]
+        del metrics["inference_ms"]
     assert after == undisturbed
 
 
@@ -79,7 +83,7 @@ def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(ray_is_up:
     cell = tiny_cell("mnvi")
 
     def ended() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in cell.state("tune").glob("finished/trial-*.json")}
+        return {path: path.stat().st_mtime_ns for path in cell.state("tune").glob("progress/trial-*.json")}
 
     with one_cpu():  # trials come one after the other
         disturb(way, ended, "tune", cell.name, worker="ImplicitFunc")

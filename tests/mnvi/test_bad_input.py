@@ -66,7 +66,7 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     # Rules
     "rule without parentheses": (
         TypeError,
-        "rule: <lambda> does not ask its arguments for a rule; above a rule write e.g. @mnvi.rule(torch.erf)",
+        "rule: <lambda> does not dispatch on its arguments; above a rule write e.g. @mnvi.rule(torch.erf)",
         lambda: mnvi.rule(lambda x: x),
     ),
     "joint rule without parentheses": (
@@ -258,7 +258,7 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "targets of another shape": (
         ValueError,
-        "GaussianLikelihood: targets have shape (3, 1), the output asks for (3,)",
+        "GaussianLikelihood: targets have shape (3, 1), expected (3,)",
         lambda: targets(torch.zeros(3, 1)),
     ),
     "targets on another device": (
@@ -273,7 +273,7 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "output without a log-variance head": (
         ValueError,
-        "last dimension must be 2, mean and log-variance; got shape (3, 1). For a network that gives the mean alone "
+        "last dimension must be 2, mean and log-variance; got shape (3, 1). For a network that returns only the mean "
         "use homoscedastic=True",
         lambda: targets(torch.zeros(3), gaussian(3, 1)),
     ),
@@ -380,17 +380,17 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "random weights of a layer norm": (
         TypeError,
-        "layer_norm: the first argument alone may be a random value",
+        "layer_norm: only the first argument may be a random value",
         lambda: nn.functional.layer_norm(gaussian(2, 2), (2,), gaussian(2)),
     ),
     "random weights of a batch norm": (
         TypeError,
-        "batch_norm: the first argument alone may be a random value",
+        "batch_norm: only the first argument may be a random value",
         lambda: nn.functional.batch_norm(gaussian(2, 2), None, None, gaussian(2), training=True),
     ),
     "random weights of a group norm of a tensor": (
         TypeError,
-        "group_norm: the first argument alone may be a random value",
+        "group_norm: only the first argument may be a random value",
         lambda: nn.functional.group_norm(torch.ones(2, 2), 1, gaussian(2)),
     ),
     "random condition": (
@@ -400,7 +400,7 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "random index": (
         TypeError,
-        "gather: the first argument alone may be a random value",
+        "gather: only the first argument may be a random value",
         lambda: torch.gather(torch.ones(2), 0, gaussian(2)),
     ),
     "schedule with a negative value": (
@@ -497,7 +497,7 @@ def test_numpy_leaves_arithmetic_to_the_gaussian() -> None:
     doubled = np.float32(2) * x
     assert isinstance(doubled, mnvi.Gaussian)
     assert torch.equal(doubled.var, torch.full((3,), 4.0))
-    with pytest.raises(TypeError, match=r"not a numpy array; take \.mean"):
+    with pytest.raises(TypeError, match=r"not a numpy array; use its \.mean"):
         np.asarray(x)
 
 
@@ -507,7 +507,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_a_view_of_the_bits_is_refused() -> None:
-    with pytest.raises(TypeError, match="bits of a Gaussian"):
+    with pytest.raises(TypeError, match="a Gaussian's bits cannot be read as another dtype"):
         mnvi.Gaussian(torch.ones(2), torch.ones(2)).view(torch.int32)
 
 

@@ -1,4 +1,4 @@
-"""The house keeps its order: which room may know which, and what is whose name."""
+"""The order of the house: which room may import which, and which names it offers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRIVATE = re.compile(
 
 
 def imports(path: Path) -> set[str]:
-    """The modules that a file imports when it runs, those under TYPE_CHECKING left out."""
+    """The modules that a file imports when it runs, without those under TYPE_CHECKING."""
     found = set()
     skipped = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""A posterior of a user's own keeps folding, export and replicas, or the log says why not."""
+"""A user's own posterior keeps folding, export and replicas, or the log says why not."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_distributed_gradients_are_those_of_the_whole_batch(tmp_path: Path, find
 
 
 def test_distributed_finds_the_tensors_of_a_gaussian() -> None:
-    """Else every parameter would count as unused where find_unused_parameters is set."""
+    """Otherwise every parameter would count as unused with find_unused_parameters=True."""
     from torch.nn.parallel.distributed import _find_tensors
 
     x = mnvi.Gaussian(torch.zeros(2), torch.ones(2))

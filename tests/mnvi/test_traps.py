@@ -34,12 +34,12 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     "negative kl": (ValueError, "ELBO: kl=-1.0 must be a finite number >= 0", lambda: ELBO(OUT, LABELS, -1.0)),
     "swapped output and labels": (
         TypeError,
-        "ELBO: y is a Gaussian, which a network returns; the arguments are elbo(out, y, kl)",
+        "ELBO: y is a Gaussian, which is what a network returns; call elbo(out, y, kl)",
         lambda: ELBO(LABELS, OUT, 0),  # type: ignore[arg-type]
     ),
     "swapped logits and labels": (
         TypeError,
-        "out is torch.int64, but a network's output is floating point; the output goes before the targets",
+        "out is torch.int64, but a network's output is floating point; pass the output before the targets",
         lambda: ELBO(LABELS, torch.zeros(4, 3), 0),
     ),
     "schedule without an epoch": (
@@ -60,10 +60,10 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     "prediction from one logit": (ValueError, "a single class", lambda: LIKELIHOOD.predictive(single(4, 1))),
     "image-shaped logits": (
         ValueError,
-        "with the classes in dimension 1; they go last: pass out.movedim(1, -1)",
+        "with the classes in dimension 1; they must come last: pass out.movedim(1, -1)",
         lambda: ELBO(single(2, 3, 5, 5), torch.zeros(2, 5, 5).long(), 0),
     ),
-    "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian; take .mean", lambda: torch.tensor(OUT)),
+    "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian; use its .mean", lambda: torch.tensor(OUT)),
     "Normal(gaussian, 1)": (mnvi.NoRuleError, "Normal(x.mean, x.std)", lambda: Normal(OUT, 1.0)),  # type: ignore[arg-type]
     "Categorical(logits=gaussian)": (mnvi.NoRuleError, "takes tensors", lambda: Categorical(logits=OUT)),  # type: ignore[arg-type]
 }
@@ -91,7 +91,7 @@ def test_a_likelihood_without_its_methods_cannot_be_made(missing: str) -> None:
 def test_weights_tied_after_conversion_are_noticed() -> None:
     net = mnvi.convert(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), mnvi.MultiplicativeNoise(1.0))
     net[1].weight = net[0].weight
-    with pytest.raises(ValueError, match=r"layers '0' and '1' share their weight, but each has rho of its own"):
+    with pytest.raises(ValueError, match=r"layers '0' and '1' share their weight, but each has its own rho"):
         mnvi.kl_divergence(net)
 
 
@@ -100,7 +100,7 @@ def gap(x: Tensor) -> Tensor:
 
 
 def scaled(x: Tensor) -> Tensor:
-    return 3 * x  # a mistake of another kind would be
+    return 3 * x
 
 
 class Base(nn.Module):

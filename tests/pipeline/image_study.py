@@ -139,7 +139,7 @@ def searched(rates: list[float], workers: int = 1, epochs: int = 4, **study: Any
 
 
 def make_job(cell: Cell, name: str = "seed-0", seed: int = 0) -> Job:
-    return jobs.make(cell, "train", seed, cell.state("train").absolute() / name, jobs.data_of(cell))
+    return Job(cell, seed, jobs.data_of(cell), cell.state("train").absolute() / "progress" / name)
 
 
 def undisturbed(job: Job) -> dict[str, torch.Tensor]:
@@ -152,7 +152,7 @@ def undisturbed(job: Job) -> dict[str, torch.Tensor]:
 
 def write_best(cell: Cell) -> None:
     """best.yaml, as `tune` writes it for a cell that is not searched."""
-    cell.tune.mkdir(parents=True)
+    cell.tune.mkdir(parents=True, exist_ok=True)
     best = {"source": "params", "hyperparameters": cell.hyperparameters, "objective": None, "trials": 0}
     (cell.tune / "best.yaml").write_text(yaml.safe_dump(best))
 

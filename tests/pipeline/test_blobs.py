@@ -149,6 +149,18 @@ def test_files_in_s3_have_a_paths_manners(s3: str) -> None:
         assert storage.names(folder) == []
 
 
+def test_folders_and_files_move_within_a_bucket(s3: str) -> None:
+    folder = Remote(f"{s3}/moving")
+    for name in ("a/one.json", "a/deep/two.json"):
+        storage.write_json(folder / name, name)
+    storage.write_json(folder / "b/one.json", "of a move that was cut short")
+    storage.move(folder / "a", folder / "b")
+    assert [str(name) for name in storage.names(folder)] == ["b/deep/two.json", "b/one.json"]
+    assert storage.read_json(folder / "b/one.json", "a test") == "a/one.json"
+    storage.move(folder / "b/one.json", folder / "c.json")
+    assert [str(name) for name in storage.names(folder)] == ["b/deep/two.json", "c.json"]
+
+
 def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:
     with pytest.raises(
         StudyError, match=r"s3://no-such-bucket/x: cannot be written .*check the bucket of MNVI_STORAGE"

@@ -37,6 +37,21 @@ WRITES = {
     "evaluate": [f"results/evaluate/{{name}}/{file}.json" for file in ("scores", "metrics", "plots/curves")],
     "report": ["results/report/index.html"],
 }
+SOURCES = {
+    "pipeline/regression/search.py": "from pipeline import searching\nfrom pipeline.regression import folds\n",
+    "pipeline/regression/training.py": "import mnvi\nfrom pipeline.regression import folds\n",
+    "pipeline/regression/evaluation.py": "from mnvi import metrics\nfrom pipeline.regression import folds\n",
+    "pipeline/regression/folds.py": "",
+    "pipeline/images/search.py": "from pipeline import searching\nfrom pipeline.images import loop\n",
+    "pipeline/images/training.py": "from pipeline.images import loop\n",
+    "pipeline/images/evaluation.py": "import mnvi\nfrom pipeline.images import pictures\nmnvi.metrics\n",
+    "pipeline/images/loop.py": "import mnvi\n",
+    "pipeline/images/pictures.py": "",
+    "pipeline/searching.py": "",
+    "mnvi/__init__.py": "from mnvi import metrics\n",
+    "mnvi/gaussian.py": "",
+    "mnvi/metrics.py": "",
+}
 PLOTS = {
     "rejection": "cell,rate,misclassification\na,0.0,0.5\na,0.5,0.1\nb,0.0,0.4\nb,0.5,0.2\n",
     "reliability": "cell,confidence,accuracy\na,0.5,0.5\na,1.0,0.9\nb,0.5,0.4\nb,1.0,0.8\n",
@@ -58,10 +73,9 @@ class Project:
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
         for stage, paths in WRITES.items():
             self.write(f"pipeline/{stage}.py", STANDS_IN.format(stage=stage, paths=paths))
-        for name in ("report/words", "images/loop", "regression/folds", "data/tables", "data/augmentation"):
-            self.write(f"pipeline/{name}.py", "pass\n")
-        self.write("pipeline/searching.py", "")
-        self.write("mnvi/gaussian.py", "")
+        self.write("pipeline/report/words.py", "pass\n")
+        for name, text in SOURCES.items():
+            self.write(name, text)
         (folder / "pipeline/report.py").rename(folder / "pipeline/report/__main__.py")
         self.run("git", "init", "--quiet")
         self.run("dvc", "init", "--quiet")
@@ -94,13 +108,14 @@ class Project:
         path, started = self.folder / f"pipeline/{stage.partition('@')[0]}.py", self.folder / "started"
         whole = path.read_text()
         path.write_text(f"{whole}Path('started').touch()\nimport time\ntime.sleep(600)\n")
-        command = ["dvc", "repro", stage]
+        command = ["dvc", "repro", "--force", "--single-item", stage]
         running = subprocess.Popen(command, cwd=self.folder, env=self.environment, start_new_session=True)
         deadline = time.monotonic() + PATIENCE
         while running.poll() is None and not started.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(running.pid, how)
-        path.write_text(f"{whole}# after {how.name}\n")  # or DVC would take its results from its cache
+        path.write_text(whole)
+        self.write("pipeline/regression/folds.py", f"AFTER = '{how.name}'\n")  # or DVC would look into its cache
         assert running.wait(PATIENCE) != 0
         assert started.exists(), f"{stage} had not begun"
         started.unlink()
@@ -155,13 +170,24 @@ def test_a_change_reruns_what_depends_on_it_and_nothing_else(project):
     project.change("search_epochs: 40", "search_epochs: 30")
     assert project.reruns() & of_cells("tune train evaluate", *CELLS) == {"tune@boston-mnvi"}
 
-    # Code of one kind, and a comment.
-    project.write("pipeline/images/loop.py", "steps = 1\n")
-    assert project.reruns() & of_cells("tune train evaluate", *CELLS) == of_cells(
-        "tune train evaluate", "lenet-mnist-mnvi"
-    )
+    # Comments and docstrings, in params.yaml and in all code.
     project.change("# The machines.", "# All machines.")
-    assert project.reruns() <= {"settings", "ood"}
+    for name, text in SOURCES.items():
+        project.write(name, f'"""In other words."""\n\n{text}# a comment\n')
+    assert project.reruns() == {"settings"}
+    project.write("pipeline/prepare.py", (project.folder / "pipeline/prepare.py").read_text() + "# a comment\n")
+    assert project.reruns() == {"settings"}
+
+    # Code of one kind, a figure, a metric, the library.
+    images = of_cells("tune train evaluate", "lenet-mnist-mnvi")
+    for name, stages in {
+        "pipeline/images/loop.py": images - of_cells("evaluate", "lenet-mnist-mnvi"),
+        "pipeline/images/pictures.py": of_cells("evaluate", "lenet-mnist-mnvi"),
+        "mnvi/metrics.py": of_cells("evaluate", *CELLS),
+        "mnvi/gaussian.py": of_cells("train evaluate", *CELLS) | {"tune@lenet-mnist-mnvi"},
+    }.items():
+        project.write(name, f"{SOURCES[name]}steps = 1\n")
+        assert project.reruns() & of_cells("tune train evaluate", *CELLS) == stages, name
 
     # Other data for out-of-distribution tests reach the evaluation of those who use them.
     prepare = (project.folder / "pipeline/prepare.py").read_text()
@@ -175,6 +201,14 @@ def test_dvc_shows_metrics_parameters_and_plots(project):
     project.reruns()
     shown = project.run("dvc", "metrics", "show", "--md")
     assert all(f"results/evaluate/{name}/metrics.json" in shown for name in CELLS)
+    project.run("git", "add", "--all")
+    project.run("git", "commit", "--quiet", "--message", "all of it")
+    (workspace,) = json.loads(project.run("dvc", "exp", "show", "--json"))[:1]
+    parameters = {name: given["data"] for name, given in workspace["data"]["params"].items()}
+    lines = parameters.pop("results/settings/shown.json")
+    assert lines.keys() == {"study", *CELLS} and "epochs of batches of" in lines[CELLS[0]]
+    assert parameters.keys() == {"params.yaml"}  # what dvc.yaml names of it
+    assert len(parameters["params.yaml"]) <= 1 + 3 + len(CELLS), parameters
     for name, text in PLOTS.items():
         project.write(f"results/report/plots/{name}.csv", text)
     project.run("dvc", "plots", "show")
@@ -191,6 +225,7 @@ def test_dvc_shows_metrics_parameters_and_plots(project):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_dvc_goes_on_after_it_was_stopped_and_its_cache_is_whole(project, how):
     stage = f"train@{CELLS[0]}"
+    project.reruns(stage)
     project.stop(stage, how)
     assert not project.damaged()
     assert stage in project.reruns(stage)
@@ -208,7 +243,9 @@ def test_one_run_with_another_parameter_shows_in_the_difference(project):
     assert f"Running stage '{stage}'" in project.run("dvc", "exp", "run", "-S", f"{key}=0.123", stage)
     settings = json.loads((project.folder / "results/settings/boston-mnvi/train.json").read_text())
     assert settings["experiment"]["learning_rate"] == 0.123
-    assert re.search(rf"{re.escape(key)}\s*\|\s*\S+\s*\|\s*0.123", project.run("dvc", "params", "diff", "--md"))
+    differs = project.run("dvc", "params", "diff", "--targets", "params.yaml", "--md")
+    assert re.search(rf"{re.escape(key)}\s*\|\s*\S+\s*\|\s*0.123", differs)
+    assert "sgd 0.123" in project.run("dvc", "params", "diff", "--md")
 
 
 @pytest.mark.slow
@@ -231,6 +268,6 @@ def test_no_lock_is_committed_at_the_top_so_that_a_fresh_clone_runs_its_study():
 def test_every_code_dependency_of_dvc_yaml_exists():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     deps = {dep for stage in stages.values() for dep in stage.get("do", stage)["deps"]}
-    code = {dep for dep in deps if dep.startswith(("pipeline/", "mnvi"))}
-    assert len(code) >= 8
+    code = {dep for dep in deps if dep.startswith(("pipeline", "mnvi"))}
+    assert code >= {"mnvi", "pipeline"}
     assert not [dep for dep in code if not (ROOT / dep).exists()]

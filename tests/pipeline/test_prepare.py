@@ -17,7 +17,8 @@ import yaml
 from commands import PATIENCE
 from PIL import Image
 
-from pipeline.data import load_images, load_table, missing
+from pipeline import missing
+from pipeline.data import load_images, load_table
 from pipeline.data.folders import find_folder
 from pipeline.data.sources import MIRROR, MissingData
 from pipeline.errors import StudyError
@@ -88,13 +89,13 @@ def test_missing_data_stop_or_are_skipped(
     assert not Path("data").exists()
     prepare(absent, "skip")
     assert "`dvc repro --force --single-item prepare@" in capsys.readouterr().err
-    reason = missing("data/own")
+    reason = missing.why(Path("data/own"))
     assert reason is not None and "absent.csv" in reason
     with pytest.raises(StudyError, match=r"data/own: the data set is missing: .*absent\.csv"):
         load_table("data/own")
     csv(tmp_path / "absent.csv")
     prepare(absent, "skip")
-    assert missing("data/own") is None and len(load_table("data/own").y) == 12
+    assert missing.why(Path("data/own")) is None and len(load_table("data/own").y) == 12
 
 
 def test_bad_data_are_never_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A regression study that takes seconds: a made-up table, a params.yaml for it, and its cells."""
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ RECIPE: dict[str, Any] = {
     "runs": 2,
 }
 
-NO_LIMITS = asdict(RegressionLimits())
-NO_IMAGE_LIMITS = asdict(ClassificationLimits())
+NO_LIMITS = dict.fromkeys(field.name for field in fields(RegressionLimits))
+NO_IMAGE_LIMITS = dict.fromkeys(field.name for field in fields(ClassificationLimits))
 RESOURCES = {
     "workers": 1,
     "gpu": False,

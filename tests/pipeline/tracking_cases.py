@@ -16,6 +16,7 @@ class Experiment:
     network: str = "mlp"
     hidden: int = 5
     stem: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

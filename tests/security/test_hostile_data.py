@@ -19,11 +19,11 @@ from PIL import Image
 
 from pipeline.data import archives, downloads, workbook
 from pipeline.data.folders import find_folder
-from pipeline.data.known_images import IMAGES
 from pipeline.data.known_tables import TABLES
 from pipeline.data.sources import Unavailable
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
+from pipeline.registry.images import IMAGES
 
 MEGABYTE = 1 << 20
 

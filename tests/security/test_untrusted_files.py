@@ -20,11 +20,12 @@ from tracking_cases import Cell, client
 
 import mnvi
 from pipeline import files, params, tracking
+from pipeline.data import load_table
 from pipeline.data.imagesets import ImageSet
-from pipeline.data.tables import load_table
 from pipeline.errors import StudyError
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.regression.chunks import Chunks
+from pipeline.regression.networks import Replica
 from pipeline.tracking import models
 
 
@@ -65,8 +66,8 @@ def test_tensors_and_checkpoints(tmp_path: Path, mark: Path, form: Callable[[Pat
     with pytest.raises(StudyError, match=r"checkpoint-00001-0000000\.pt: cannot be read"):
         files.read_tensors(path, "python -m pipeline.train")
     with pytest.raises(StudyError, match="cannot be read"):
-        Checkpoints(tmp_path, "a").read(path)
-    assert Checkpoints(tmp_path, "a").load() is None
+        Checkpoints(tmp_path).read(path)
+    assert Checkpoints(tmp_path).load() is None
     assert not mark.exists()
 
 
@@ -75,10 +76,10 @@ def test_results_that_training_goes_on_from(
     tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch, form: Callable[[Path, Attack], None]
 ) -> None:
     enter(tmp_path, monkeypatch)
-    chunks = Chunks(tiny_cell("mnvi"), [], [[]], False, tmp_path / "chunks", ["a"])
+    chunks = Chunks(tiny_cell("mnvi"), [], [[Replica(0, 0)]], False, tmp_path / "chunks")
     chunks.folder.mkdir()
-    form(chunks.folder / "0000.pt", Attack(mark))
-    with pytest.raises(StudyError, match=r"0000\.pt: cannot be read"):
+    form(chunks.path(0), Attack(mark))
+    with pytest.raises(StudyError, match=r"networks-00000-00000\.pt: cannot be read"):
         chunks.finished()
     assert not mark.exists()
 

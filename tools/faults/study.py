@@ -141,7 +141,7 @@ def start(folder: Path, environment: Mapping[str, str], log: Path) -> subprocess
 def progress(folder: Path, storage: Path) -> float:
     """When the study last got on: an epoch, a trial, a chunk or a stage was finished. Seconds since 1970."""
     marks = [folder / "dvc.lock"]
-    for pattern in ("**/checkpoint-*.pt", "**/trial*.json", "**/chunks/*.pt"):
+    for pattern in ("**/checkpoint-*.pt", "**/trial*.json", "**/networks-*.pt"):
         marks += [*(folder / "work").glob(pattern), *storage.glob(pattern)]
     times = [0.0]
     for path in marks:

@@ -225,7 +225,7 @@ def test_selection_that_leaves_nothing_is_refused(arguments: dict) -> None:
 
 def test_model_without_convertible_layers_is_refused() -> None:
     for net in (nn.ReLU(), nn.Sequential(nn.BatchNorm2d(3)), nn.Embedding(3, 4)):
-        with pytest.raises(ValueError, match="there is no layer to convert; known are Linear, Conv1d"):
+        with pytest.raises(ValueError, match="there is no layer to convert; layers must be Linear, Conv1d"):
             mnvi.convert(net, NOISE)
 
 
@@ -250,7 +250,7 @@ REFUSED = {
     "weight norm": (lambda: hooked(parametrizations.weight_norm), "is parametrised"),
     "spectral norm": (lambda: hooked(parametrizations.spectral_norm), "is parametrised"),
     "lazy": (lambda: nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(2)), "has no weights yet"),
-    "subclass": (lambda: nn.Sequential(nn.Linear(3, 3), Custom(3, 2)), "forward of its own"),
+    "subclass": (lambda: nn.Sequential(nn.Linear(3, 3), Custom(3, 2)), "overrides forward"),
     "subclass without a forward": (lambda: nn.Sequential(nn.Linear(3, 3), Renamed(3, 2)), "is a subclass of Linear"),
     "converted": (lambda: nn.Sequential(nn.Linear(3, 3), mnvi.convert(nn.Linear(3, 2), NOISE)), "posterior already"),
 }
@@ -273,7 +273,7 @@ def test_layer_that_cannot_be_converted_can_be_skipped(name: str) -> None:
 
 
 def test_model_that_torch_cannot_copy_is_refused_clearly() -> None:
-    with pytest.raises(ValueError, match=r"cannot be copied; torch.nn.utils.weight_norm stands in the way"):
+    with pytest.raises(ValueError, match=r"cannot be copied; torch.nn.utils.weight_norm prevents it"):
         mnvi.convert(hooked(nn.utils.weight_norm), NOISE, skip="1")
 
 
@@ -291,7 +291,7 @@ class Remembering(nn.Module):
 def test_a_tensor_that_stands_in_the_way_of_a_copy_is_named(use) -> None:
     net = nn.Sequential(Remembering())
     net(torch.ones(1, 3))
-    with pytest.raises(ValueError, match=r"cannot be copied; 0\.last was computed and has a gradient's graph"):
+    with pytest.raises(ValueError, match=r"cannot be copied; 0\.last was computed and holds a gradient graph"):
         use(net)
 
 
@@ -307,7 +307,7 @@ def test_pruned_layer_is_refused_until_pruning_is_final() -> None:
 def test_layer_with_a_patched_forward_is_refused() -> None:
     net = mlp()
     net[2].forward = lambda x: x
-    with pytest.raises(ValueError, match=r"layer '2' .* forward of its own"):
+    with pytest.raises(ValueError, match=r"layer '2' .* overrides forward"):
         mnvi.convert(net, NOISE)
 
 

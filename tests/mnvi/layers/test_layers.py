@@ -11,7 +11,7 @@ from torch import nn
 
 import mnvi
 
-# torch says so of its own layers with even kernels, which are here on purpose: their padding is uneven
+# torch warns about its own layers with even kernels; they are here on purpose, for their uneven padding
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 
 
@@ -194,7 +194,7 @@ class TestConvTranspose3dShared(ConvTranspose3dKind, SharedPosterior, LayerConfo
 
 
 class AllKinds(nn.Module):
-    """One layer of every kind, called on inputs of their own; a random and a known one."""
+    """One layer of every kind, each called on its own inputs: a random and a known one."""
 
     def __init__(self, posterior: mnvi.Posterior) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ def test_all_kinds_compile_without_graph_breaks_and_have_the_same_gradients(post
         parts = [g for pair in model(inputs) for g in pair]
         return torch.stack([g.mean.square().sum() + g.var.sum() for g in parts]).sum() + mnvi.kl_divergence(model)
 
-    # the tracing is what can break; inductor's kernels would take a minute to build and are torch's business
+    # only tracing can break here; inductor's kernels would take a minute to build and are torch's concern
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     expected, value = loss(model.inputs), compiled(model.inputs)
     parameters = list(model.parameters())

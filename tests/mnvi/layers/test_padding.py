@@ -1,4 +1,4 @@
-"""Padding by copies: exact where no window holds an entry twice, and elsewhere as far off as the documentation says."""
+"""Padding by copies: exact if no window holds an entry twice, otherwise off by the documented error."""
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ SIZE = 6
 
 
 def exact_variance(layer: nn.Module, *shape: int) -> Tensor:
-    """Of the layer's output for an input of unit variances, by its whole matrix."""
+    """Variance of the layer's output for an input of unit variances, from its full matrix."""
     columns = layer(torch.eye(torch.Size(shape).numel()).view(-1, *shape)) - layer(torch.zeros(1, *shape))
     return columns.square().sum(0).detach()
 
 
 def given_variance(layer: nn.Module, *shape: int) -> Tensor:
-    """By the library, the weights as good as known."""
+    """The library's variance, with almost deterministic weights."""
     known = mnvi.convert(layer, mnvi.MultiplicativeNoise(1.0, init_rho=-30.0))
     return known(mnvi.Gaussian(torch.zeros(1, *shape), torch.ones(1, *shape))).var[0].detach()
 

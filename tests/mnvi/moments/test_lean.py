@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from mnvi.moments import lean as module
-from mnvi.moments.hardswish import hardswish
+from mnvi.moments.activations.hardswish import hardswish
+from mnvi.moments.activations.piecewise import kink
 from mnvi.moments.lean import lean
-from mnvi.moments.piecewise import kink
 
 LARGE = 8 * module._BLOCK
 

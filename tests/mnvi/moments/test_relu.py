@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import mnvi
-from mnvi.moments.relu import formula, kernels, relu
+from mnvi.moments.activations.relu import formula, kernels, relu
 
 LARGE = kernels._BLOCKED_FROM
 

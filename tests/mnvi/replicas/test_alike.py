@@ -1,4 +1,4 @@
-"""Modules are told apart by everything that a recorded step would have in it, and by nothing else."""
+"""Modules count as different exactly if their recorded steps would differ."""
 
 from __future__ import annotations
 

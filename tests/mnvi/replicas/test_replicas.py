@@ -1,4 +1,4 @@
-"""Replicas: every one of them ends as if it had been trained alone, in a plain loop."""
+"""Replicas: each ends as if trained alone in a plain loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 import mnvi
 from mnvi import replicas
-from mnvi.replicas import blocks, training
+from mnvi.replicas import step, training
 from mnvi.replicas.recording import Recording
 
 SEEDS = [5, 6, 7]
@@ -126,7 +126,7 @@ class Tied(nn.Module):
 
 
 class Buffered(nn.Module):
-    """Buffers that are no floats, one that is shared, one that is replaced, and one that is not saved."""
+    """Buffers that are not floating point, one that is shared, one that is replaced, and one that is not saved."""
 
     def __init__(self):
         super().__init__()
@@ -187,7 +187,7 @@ def test_a_parameter_that_replicas_cannot_each_have_is_named():
 def test_a_state_of_another_build_is_refused_by_its_names():
     state = {"net.0.weight": torch.zeros(1, 2, 3), "net.0.bias": torch.zeros(1, 2)}
     other = builder(lambda: nn.Sequential(nn.Linear(FEATURES, 2)))
-    with pytest.raises(ValueError, match=r"state and build\(0\) differ in net.0.weight; give the build"):
+    with pytest.raises(ValueError, match=r"state and build\(0\) differ in net.0.weight; pass the build"):
         replicas.load(other, [0], state, torch.zeros(1, 1)).module(0)
 
 
@@ -236,7 +236,7 @@ def test_what_one_step_touches_does_not_grow_with_the_number_of_replicas(count, 
             super().__init__(*args, **kwargs)
             touched.append(self.working_set())
 
-    monkeypatch.setattr(blocks, "Recording", Measured)
+    monkeypatch.setattr(step, "Recording", Measured)
     monkeypatch.setattr(training, "CACHE", largest)
     build, sizes = builder(lambda: nn.Linear(FEATURES, 2)), set()
     recipe = dataclasses.replace(RECIPE, epochs=1, batch_size=50)
@@ -269,7 +269,7 @@ def test_more_replicas_take_no_more_memory_than_their_weights():
 
     (few, few_weights), (many, many_weights) = measured(200), measured(2000)
     each = 24 << 10  # bytes of a replica's generator and of Python's objects for it
-    # Weights are there as they were at the start and as they are at the end.
+    # Memory holds the weights from the start and from the end.
     assert many - few < 2 * (many_weights - few_weights) + 1800 * each
 
 
@@ -442,7 +442,7 @@ def test_build_must_return_an_objective():
 
 
 def test_an_unknown_random_operation_is_refused():
-    with pytest.raises(NotImplementedError, match=r"poisson.*each with its own generator"):
+    with pytest.raises(NotImplementedError, match=r"poisson.*each draw from it with their own generator"):
         Recording(lambda x: torch.poisson(x), (torch.ones(2, 3),), [torch.Generator()] * 2)
 
 

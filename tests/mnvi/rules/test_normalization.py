@@ -33,7 +33,7 @@ def image(dims, channels=4):
     return gaussian(3, channels, *(3, 4, 2)[:dims])
 
 
-# What is normalised by statistics of the example's own entries.
+# Normalisations by statistics of the example's own entries.
 OWN_STATISTICS = {
     "layer": (lambda: nn.LayerNorm(6), (3, 4, 6)),
     "layer over two": (lambda: nn.LayerNorm((4, 6)), (3, 4, 6)),
@@ -227,7 +227,7 @@ def test_layer_and_rms_norm_are_as_far_off_as_documented(size, scale, in_mean, i
 
 
 def test_the_variance_of_an_entry_without_the_mean_of_all_is_exact():
-    # With an eps beside which the statistic of the samples does not count, the centring is all that is left.
+    # With an eps that dwarfs the statistic of the samples, only the centring remains.
     x = gaussian(4, 5)
     assert_moments_are_those_of_samples(lambda z: F.layer_norm(z, [5], eps=1e12) * 1e6, x)
 

@@ -1,4 +1,4 @@
-"""The choices among approximations."""
+"""Options: the choice among approximations."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def by_clark(function: Callable[[mnvi.Gaussian], mnvi.Gaussian]) -> Callable[[mn
 
 
 def gated(x: mnvi.Gaussian) -> Tensor:
-    """The variance that the value and the gate of ``glu`` would give, were the sigmoid as steep as it gets."""
+    """The variance that the value and the gate of ``glu`` would give if the sigmoid were as steep as possible."""
     value, gate = x.chunk(2, -1)
     steepest = (gate.var / 16).clamp(max=0.25)
     return (value.mean.square() + value.var) * steepest + value.var * torch.sigmoid(gate).mean.square()
@@ -76,7 +76,7 @@ SCALES: dict[str, Callable[[mnvi.Gaussian], Tensor]] = {
     "Clark's largest entry": lambda x: x.var.amax(-1),
     "glu": gated,
 }
-# What an exponential is taken of has its own size: a logit 80 below the largest keeps 5e-6, which the variance doubles;
+# The argument of an exponential has its own size: a logit 80 below the largest keeps 5e-6, which the variance doubles;
 # scores of 10⁵ keep 0.01, in torch's own attention too.
 ERRORS = {"softmax": 3e-5, "attention": 1e-2}
 

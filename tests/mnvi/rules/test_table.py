@@ -12,7 +12,7 @@ from mnvi.rules.table import RULES, RuleTable, every
 
 
 class Value:
-    """A value with a table of its own, so that the Gaussian's is left alone."""
+    """A value with its own table, so that the Gaussian's stays unchanged."""
 
     table = RuleTable("Value", "value_rule")
 
@@ -124,7 +124,7 @@ def test_in_place_argument_changes_the_value_itself() -> None:
 
 def test_out_argument_is_refused() -> None:
     Value.table.rule(torch.erf)(lambda x, out=None: x)
-    with pytest.raises(TypeError, match=r"torch\.erf: out= cannot take in a Value"):
+    with pytest.raises(TypeError, match=r"torch\.erf: out= cannot hold a Value"):
         torch.erf(Value(1), out=torch.zeros(1))
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mnvi._torchvision import torchvision
 from pipeline.data import augmentation
-from pipeline.data.augmentation import AUGMENTATIONS, NORMALISATIONS, transform
+from pipeline.data.augmentation import AUGMENTATIONS, transform
 from pipeline.errors import StudyError
+from pipeline.registry.images import normalisations
 
 reference = torchvision.transforms.functional
 BILINEAR = torchvision.transforms.InterpolationMode.BILINEAR
@@ -158,14 +159,14 @@ def test_the_generator_decides_everything(name: str) -> None:
 @pytest.mark.parametrize("name", ["none", "cifar-paper", "cifar-release"])
 def test_evaluation_only_normalises(name: str) -> None:
     images = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
-    mean, std = (list(values) for values in NORMALISATIONS["cifar10"])
+    mean, std = (list(values) for values in normalisations()["cifar10"])
     expected = torch.stack([reference.normalize(image / 255, mean, std) for image in images])
     torch.testing.assert_close(transform(name, "cifar10", training=False)(images, generator()), expected)
 
 
 def test_photographs_of_any_size_are_cropped_from_the_centre_in_evaluation() -> None:
     images = [torch.randint(256, (3, *size), dtype=torch.uint8) for size in ((256, 341), (300, 256), (224, 224))]
-    mean, std = (list(values) for values in NORMALISATIONS["imagenet"])
+    mean, std = (list(values) for values in normalisations()["imagenet"])
     expected = torch.stack(
         [reference.normalize(reference.center_crop(image, [224, 224]) / 255, mean, std) for image in images]
     )

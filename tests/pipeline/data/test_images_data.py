@@ -24,14 +24,14 @@ from PIL import Image
 
 from mnvi._torchvision import torchvision
 from pipeline import files
-from pipeline.data import folders, image_sources, load_images
+from pipeline.data import folders, image_sources, load_images, splits
 from pipeline.data.folders import find_folder
 from pipeline.data.images import find_images
-from pipeline.data.known_images import IMAGES, KnownImages, Official
 from pipeline.data.sources import MIRROR, MissingData
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 from pipeline.prepare import prepare
+from pipeline.registry.images import IMAGES, KnownImages, Official
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -40,7 +40,7 @@ def official(contents: dict[str, bytes], **keys: Any) -> KnownImages:
     described = tuple(
         Official(name, len(content), hashlib.md5(content).hexdigest()) for name, content in contents.items()
     )
-    return KnownImages(files=described, home=NOWHERE, classes=tuple("0123456789"), **keys)
+    return KnownImages(name="tiny", files=described, home=NOWHERE, classes=tuple("0123456789"), **keys)
 
 
 def idx(images: np.ndarray, labels: np.ndarray, prefix: str) -> dict[str, bytes]:
@@ -103,10 +103,11 @@ def test_an_image_set_travels_as_its_place(tiny: Path) -> None:
     assert torch.equal(pickle.loads(packed).take(torch.arange(3)), test.take(torch.arange(3)))
 
 
-@pytest.mark.parametrize("size", [-1, 40])
-def test_an_impossible_validation_part(tiny: Path, size: int) -> None:
-    with pytest.raises(StudyError, match=f"tiny.validation: {size} of 40"):
-        find_images(Dataset(name="tiny", kind="images", validation=size))
+def test_an_impossible_validation_part(tiny: Path) -> None:
+    with pytest.raises(StudyError, match=r"tiny\.validation: 40 of 40"):
+        find_images(Dataset(name="tiny", kind="images", validation=40))
+    with pytest.raises(StudyError, match=r"tiny\.validation: -1 of 40"):
+        splits.validation(40, -1, "tiny")
 
 
 def test_an_altered_file_of_the_mirror_is_named_with_both_checksums(tiny: Path) -> None:

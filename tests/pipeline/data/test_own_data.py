@@ -55,7 +55,7 @@ def test_one_of_its_cells_can_be_chosen(study: None) -> None:
 @pytest.mark.parametrize(
     "entry, message",
     (
-        ({**ENTRY, "recipe": "tyni"}, r"datasets\.mine\.recipe: 'tyni' is not in experiments \(tiny\)"),
+        ({**ENTRY, "recipe": "tyni"}, r"datasets\.mine\.recipe: 'tyni' is not in experiments or recipes \(tiny\)"),
         ({**ENTRY, "recipe": 3}, r"datasets\.mine\.recipe: 3"),
     ),
 )

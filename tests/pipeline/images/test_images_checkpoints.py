@@ -13,28 +13,30 @@ from pipeline.images.checkpoints import Checkpoints
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, "a")
+    checkpoints = Checkpoints(tmp_path)
     for epoch, step in ((0, 5), (0, 10), (1, 0), (1, 5)):
         checkpoints.save({"epoch": epoch, "step": step}, epoch, step)
     assert [path.name for path in checkpoints.paths()] == ["checkpoint-00001-0000005.pt", "checkpoint-00001-0000000.pt"]
-    assert checkpoints.load() == {"fingerprint": "a", "epoch": 1, "step": 5}
+    assert checkpoints.load() == {"epoch": 1, "step": 5}
 
 
 @pytest.mark.parametrize("content", (b"", b"not a checkpoint", b"PK\x03\x04 cut"))
-def test_one_that_cannot_be_read_makes_way_and_is_named(
+def test_one_that_cannot_be_read_makes_way_and_is_kept_under_a_name_that_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: bytes
 ) -> None:
-    checkpoints = Checkpoints(tmp_path, "a")
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"epoch": 1}, 1, 0)
     broken = checkpoints.save({"epoch": 2}, 2, 0)
     broken.write_bytes(content)
     state = checkpoints.load()
     assert state is not None and state["epoch"] == 1
-    assert str(broken) in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert str(broken) in said and f"unreadable-{broken.name}" in said
+    assert (tmp_path / f"unreadable-{broken.name}").read_bytes() == content
 
 
 def test_all_broken_means_from_the_start(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, "a")
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save({"epoch": 1}, 1, 0).write_bytes(b"")
     assert checkpoints.load() is None
 
@@ -43,24 +45,17 @@ def test_something_else_is_no_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-00001-0000000.pt"
     torch.save([1, 2], path)
     with pytest.raises(StudyError, match="not a checkpoint"):
-        Checkpoints(tmp_path, "a").read(path)
-
-
-def test_one_of_other_settings_is_discarded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Checkpoints(tmp_path, "a").save({"epoch": 1}, 1, 0)
-    assert Checkpoints(tmp_path, "b").load() is None
-    assert "other settings" in capfd.readouterr().err
-    assert Checkpoints(tmp_path, "a").load() is None
+        Checkpoints(tmp_path).read(path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match=r"file/checkpoint.*cannot be written"):
-        Checkpoints(tmp_path / "file", "a").save({"epoch": 1}, 1, 0)
+        Checkpoints(tmp_path / "file").save({"epoch": 1}, 1, 0)
 
 
 def test_the_half_of_one_that_a_lost_node_left_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints, left = Checkpoints(tmp_path, "a"), list[Path]()
+    checkpoints, left = Checkpoints(tmp_path), list[Path]()
     checkpoints.save({"epoch": 1}, 1, 0)
 
     def interrupted(path: Path, content: bytes) -> None:

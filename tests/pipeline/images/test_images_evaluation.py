@@ -63,8 +63,9 @@ def test_scores_are_those_of_a_direct_computation() -> None:
     assert found["nll"]["mean"] == pytest.approx(np.mean(values))
     assert found["nll"]["std"] == pytest.approx(np.std(values, ddof=1))
     assert scores["complete"] and scores["runs"] == 2 and scores["missing"] is None
-    flat = read(cell, "metrics.json")
-    assert flat["nll"] == found["nll"]["mean"] and flat["nll_std"] == found["nll"]["std"]
+    assert read(cell, "metrics.json") == {name: found[name]["mean"] for name in ("misclassification", "nll", "ece")}
+    (run,) = runs("lenet-mnist")
+    assert run.data.metrics["nll_std"] == found["nll"]["std"] and run.data.metrics["mr50"] == found["mr50"]["mean"]
 
 
 def save_pictures(folder: Path, images: Iterable[np.ndarray]) -> None:
@@ -89,7 +90,7 @@ def test_any_folder_of_pictures_serves_as_images_from_elsewhere() -> None:
     for name in names[1:]:
         prepare(params.load().datasets[name], "stop")
     evaluation.run(cell)
-    found = read(cell, "metrics.json")
+    found = {name: value["mean"] for name, value in read(cell, "scores.json")["metrics"].items()}
     assert found["auroc_drawings"] == found["auroc_fashion_mnist"]  # the same images, which `prepare` stores in colour
     assert 0 <= found["auroc_photographs"] <= 1
 
@@ -97,7 +98,7 @@ def test_any_folder_of_pictures_serves_as_images_from_elsewhere() -> None:
 def test_a_network_without_uncertainty_about_itself_has_no_epistemic_auroc() -> None:
     cell = trained("deterministic")
     evaluation.run(cell)
-    assert "auroc_epistemic_fashion_mnist" not in read(cell, "metrics.json")
+    assert "auroc_epistemic_fashion_mnist" not in read(cell, "scores.json")["metrics"]
 
 
 def test_curves_count_every_image_of_every_seed_and_a_picture_is_drawn() -> None:
@@ -112,7 +113,7 @@ def test_curves_count_every_image_of_every_seed_and_a_picture_is_drawn() -> None
         assert len(histograms[kind]["edges"]) == 1 + len(histograms[kind]["ood"])
     assert curves["rejection"]["rate"][0] == 0
     assert curves["rejection"]["misclassification"][0] == pytest.approx(read(cell, "metrics.json")["misclassification"])
-    assert "auroc_epistemic_fashion_mnist" in read(cell, "metrics.json")
+    assert "auroc_epistemic_fashion_mnist" in read(cell, "scores.json")["metrics"]
     assert (cell.plots / "extremes.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -121,7 +122,7 @@ def test_evaluation_goes_on_from_the_seeds_it_has_done() -> None:
     evaluation.run(cell)
     first = read(cell, "scores.json")
     files.remove(cell.evaluate)
-    (cell.state("evaluate") / "seed-1.pt").write_bytes(b"cut off")
+    next(cell.state("evaluate").glob("progress/seed-1-*.pt")).write_bytes(b"cut off")
     evaluation.run(cell)
     second = read(cell, "scores.json")
     times = [scores["metrics"].pop("inference_ms")["values"] for scores in (first, second)]

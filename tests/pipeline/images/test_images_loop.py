@@ -22,7 +22,7 @@ from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.images.loop import Loop, Position
-from pipeline.params import schema
+from pipeline.params.settings import OPTIMIZERS
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def assert_same(found: Position, expected: Position) -> None:
 
 
 def last_weights(job: Job) -> dict[str, torch.Tensor]:
-    state = Checkpoints(job.state, job.fingerprint).load()
+    state = Checkpoints(job.state).load()
     assert state is not None
     weights: dict[str, torch.Tensor] = state["objective"]
     return weights
@@ -117,20 +117,11 @@ def test_a_corrupt_checkpoint_makes_way_for_the_one_before(capfd: pytest.Capture
     job = make_job(cell, "corrupt")
     with pytest.raises(Interrupted):
         run(job, 7)
-    newest, before = Checkpoints(job.state, job.fingerprint).paths()
+    newest, before = Checkpoints(job.state).paths()
     newest.write_bytes(newest.read_bytes()[:1000])
     assert_same(run(job), expected)
     said = capfd.readouterr().err
     assert str(newest) in said and "checkpoint before it" in said and before.name != newest.name
-
-
-def test_state_of_other_settings_is_not_gone_on_from() -> None:
-    job = make_job(make_cell())
-    run(job)
-    other = make_job(make_cell(experiment={"learning_rate": 1e-2}))
-    expected = run(make_job(make_cell(experiment={"learning_rate": 1e-2}), "fresh"))
-    assert other.fingerprint != job.fingerprint
-    assert_same(run(other), expected)
 
 
 def test_a_diverging_loss_names_epoch_step_and_last_good_checkpoint() -> None:
@@ -196,7 +187,8 @@ def test_the_best_epoch_is_chosen_as_selection_says(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_first_validation_images_alone_are_looked_at_if_so_asked() -> None:
-    whole, part = (run(make_job(make_cell("deterministic", limits=limits))) for limits in ({}, VALIDATE_3))
+    whole = run(make_job(make_cell("deterministic"), "whole"))
+    part = run(make_job(make_cell("deterministic", limits=VALIDATE_3), "part"))
     assert {epoch["validation_error"] * 3 for epoch in part.history} <= {0.0, 1.0, 2.0, 3.0}
     assert [epoch["loss"] for epoch in part.history] == [epoch["loss"] for epoch in whole.history]
     assert [epoch["validation_nll"] for epoch in part.history] != [epoch["validation_nll"] for epoch in whole.history]
@@ -213,12 +205,12 @@ def test_weight_decay_gives_way_to_the_kl() -> None:
     assert (decay("mnvi"), decay("deterministic")) == (0.0, 0.1)
 
 
-@pytest.mark.parametrize("optimizer", schema.OPTIMIZERS["classification"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS["classification"])
 def test_every_optimiser_that_settings_allow_trains(optimizer: str) -> None:
     job = make_job(make_cell("deterministic", experiment={"optimizer": optimizer, "epochs": 2}))
     history = run(job).history
     assert history[1]["nll"] < history[0]["nll"]
-    state = Checkpoints(job.state, job.fingerprint).load()
+    state = Checkpoints(job.state).load()
     assert state is not None
     assert state["optimizer"]["param_groups"][0].get("amsgrad", None) == {"adam": False, "amsgrad": True}.get(optimizer)
 
@@ -309,7 +301,7 @@ def test_two_workers_train_as_one_does(tmp_path: Path) -> None:
     alone = train_without_noise(make_job(cell, "one"), Group())
     job = make_job(cell, "two")
     spawn(train_together, (job, str(tmp_path / "meeting")), nprocs=2)
-    state = Checkpoints(job.state, job.fingerprint).load()
+    state = Checkpoints(job.state).load()
     assert state is not None
     together = Position(**state["position"])
     assert_trained_alike(together, alone)

@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 import ray
 import yaml
-from commands import PATIENCE, tracked, tracked_parameters
+from commands import PATIENCE, command, tracked, tracked_parameters
 from image_study import make_cell, searched
 from ray.util import placement_group_table
 from tracking_cases import client, leave_unsent, runs
@@ -39,7 +39,7 @@ def results(cell: Cell) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_a_cell_that_is_not_searched_takes_what_params_say_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = make_cell()
     monkeypatch.setattr(search.cluster, "connected", lambda: pytest.fail("Ray was asked for"))
-    search.run(cell)
+    assert command("tune", cell.name) == (0, "")
     best, trials = results(cell)
     assert best["source"] == "params" and best["hyperparameters"] == cell.hyperparameters and not trials
 
@@ -48,7 +48,7 @@ def test_a_search_shows_its_recipe_and_its_grid() -> None:
     cell = searched([1e-3, 1e-4])
     for point in cell.grid_points():
         record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": []}
-        files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+        files.write_json(search.progress_of(cell) / search.trial_folder(point) / search.RECORD, record)
     search.run(cell)
     shown = tracked_parameters("tune deterministic")
     expected = {"grid.learning_rate": "[0.001, 0.0001]", "searcher": "grid", "epochs": "4"}
@@ -61,7 +61,7 @@ def test_a_trial_that_ended_while_nobody_watched_is_shown_with_its_epochs() -> N
     (point,) = cell.grid_points()
     history = [{"epoch": epoch, "loss": 1.0 / epoch, "validation_nll": None} for epoch in (1, 2)]
     record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": history}
-    files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+    files.write_json(search.progress_of(cell) / search.trial_folder(point) / search.RECORD, record)
     search.run(cell)
     name = "tune deterministic learning_rate=0.001"
     assert tracked() == {"tune deterministic": "FINISHED", name: "FINISHED"}
@@ -76,7 +76,7 @@ def test_a_search_whose_runs_were_deleted_shows_its_trials_anew(monkeypatch: pyt
     cell = searched([1e-3])
     (point,) = cell.grid_points()
     record = {"hyperparameters": point, "objective": 1.0, "status": "finished", "history": []}
-    files.write_json(cell.state("tune") / search.trial_folder(point) / search.RECORD, record)
+    files.write_json(search.progress_of(cell) / search.trial_folder(point) / search.RECORD, record)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(searching, "conclude", Mock(side_effect=KeyboardInterrupt))
         search.run(cell)
@@ -88,15 +88,16 @@ def test_a_search_whose_runs_were_deleted_shows_its_trials_anew(monkeypatch: pyt
     assert found == {run.info.run_name: "FINISHED" for run in shown} and len(found) == 2
 
 
-def test_trials_of_other_settings_are_deleted_but_not_what_mlflow_has_not_got() -> None:
-    cell = searched([1e-3])
-    state = search._state(cell, ["before"])
-    trial = state / search.trial_folder({"learning_rate": 1e-3})
-    files.write_json(trial / search.RECORD, {})
+def test_trials_of_other_settings_are_set_aside_and_what_mlflow_has_not_got_stays() -> None:
+    cell, state = searched([1e-3]), jobs.state_folder(searched([1e-3]), "tune")
+    folder = search.progress_of(cell)
+    trial = f"{search.trial_folder({'learning_rate': 1e-3})}/{search.RECORD}"
+    files.write_json(Path(f"{folder}/{trial}"), {})
     told = [state, state / "children" / "some"]
     leave_unsent(*told)
-    assert search._state(cell, ["before"]) == state and trial.exists()
-    assert search._state(cell, ["after"]) == state and not trial.exists()
+    assert search.progress_of(cell) == folder and (folder / trial).exists()
+    assert search.progress_of(searched([1e-4])) == folder and not (folder / trial).exists()
+    assert len([*Path(str(state)).glob(f"set-aside/*-settings-learning_rate/{trial}")]) == 1
     assert sorted(leftovers(state)) == told
 
 
@@ -127,7 +128,7 @@ def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_report
     assert by_rate[1e-3]["status"] == "finished" and by_rate[1e-3]["epochs"] == 4
     assert by_rate[1e-9]["status"] == "stopped" and by_rate[1e-9]["epochs"] < 4
     if num_workers == 1:
-        state = jobs.state_folder(cell, "tune")
+        state = search.progress_of(cell)
         kept = {path: path.stat().st_mtime_ns for path in state.glob(f"trial-*/{search.RECORD}")}
         search.run(cell)
         assert {path: path.stat().st_mtime_ns for path in kept} == kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import pytest
 import ray
 import torch
 from commands import PATIENCE, tracked, tracked_parameters
-from image_study import make_cell, make_job, probabilities, undisturbed
+from image_study import make_cell, make_job, probabilities, undisturbed, write_best
 from tracking_cases import best_model, history, runs
 
 from pipeline import files, tracking
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
-from pipeline.images import search, training, workers
+from pipeline.images import training, workers
 from pipeline.images.checkpoints import Checkpoints
+from pipeline.images.job import Job
 from pipeline.tracking.sender import leftovers
 
 
@@ -32,7 +34,7 @@ def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("ray_is_up")
 def test_every_seed_is_trained_once_tracked_and_written() -> None:
     cell = make_cell("deterministic", experiment={"epochs": 2})
-    search.run(cell)
+    write_best(cell)
     training.run(cell)
     summary = json.loads((cell.model / "training.json").read_text())
     assert summary["seeds"] == 2 and summary["epochs"] == 2 and summary["steps"] == 3 and summary["complete"]
@@ -63,7 +65,7 @@ def test_every_seed_is_trained_once_tracked_and_written() -> None:
     training.run(cell)
     again = torch.load(cell.model / "seed-1" / "model.pt", weights_only=True)
     assert all(torch.equal(again[name], value) for name, value in written[1].items())
-    trained = [path.stat().st_mtime for path in cell.state("train").glob("seed-*/checkpoint-*.pt")]
+    trained = [path.stat().st_mtime for path in cell.state("train").glob("progress/seed-*/checkpoint-*.pt")]
     assert trained and max(trained) < time.time() - (time.monotonic() - before)
     assert children_of("train deterministic") == [["0", "1"], ["0", "1"]]  # of the first run and of this one
 
@@ -108,15 +110,17 @@ def test_a_training_that_starts_anew_keeps_what_mlflow_has_not_got(monkeypatch: 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody is there
     monkeypatch.setenv("MNVI_TRACKING_WAIT", "0")
     cell = make_cell()
+    before = replace(cell, experiment=replace(cell.experiment, learning_rate=1.0))
+    Checkpoints(training.progress_of(before) / "seed-0").save({}, 1, 0)
+    training.progress_of(cell)
     job = make_job(cell)
-    checkpoints = Checkpoints(job.state, "other settings")
-    checkpoints.save({}, 1, 0)
     with (
         tracking.run(cell, "train", state=cell.state("train").absolute()) as parent,
         training._tracked(job, parent) as seed,
     ):
         seed.metrics({"loss": 1.0}, step=1)
-    assert training._finished(job) is None and not checkpoints.paths()
+    assert training._finished(job) is None
+    assert len([*cell.state("train").glob("set-aside/*-settings-learning_rate/seed-0/checkpoint-*.pt")]) == 1
     assert sorted(leftovers(Path("work").absolute())) == [parent.state, seed.state]
 
 
@@ -129,7 +133,7 @@ def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pyte
     expected = []
     for rate in (1e-3, 1e-2):
         cell = make_cell("deterministic", experiment={"epochs": 1, "learning_rate": rate}, limits={"seeds": 1})
-        search.run(cell)
+        write_best(cell)
         training.run(cell)
         (epoch,) = json.loads((cell.model / "seed-0" / "history.json").read_text())
         expected.append([(1, epoch["loss"])])
@@ -227,9 +231,8 @@ def test_a_model_is_logged_once_and_again_when_it_was_trained_anew(monkeypatch: 
     def train(learning_rate: float) -> dict[str, torch.Tensor]:
         experiment = {"epochs": 1, "learning_rate": learning_rate}
         cell = make_cell("deterministic", experiment=experiment, limits={"seeds": 1})
-        search.run(cell)
-        state = jobs.state_folder(cell, "train") / "seed-0"
-        weights = undisturbed(jobs.make(cell, "train", 0, state, jobs.data_of(cell)))
+        write_best(cell)
+        weights = undisturbed(Job(cell, 0, jobs.data_of(cell), training.progress_of(cell) / "seed-0"))
         training.run(cell)
         return weights
 
@@ -252,7 +255,7 @@ def test_workers_that_cannot_be_had_and_a_loss_that_diverges_are_said_before_giv
     recipe = {"optimizer": "sgd", "learning_rate": 1e30, "clip": None, "weight_decay": 0.0}
     monkeypatch.setattr(tracking.runs, "_SOON", PATIENCE)
     cell = make_cell("deterministic", experiment=recipe, limits={"seeds": 2})
-    search.run(cell)
+    write_best(cell)
     with pytest.raises(StudyError, match=r"loss became .* in epoch 1, step 2; there is no checkpoint yet"):
         training.run(cell)
     name = "train deterministic"

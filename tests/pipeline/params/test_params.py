@@ -20,9 +20,10 @@ from dvc.utils.hydra import apply_overrides
 
 import mnvi
 from pipeline import files, params
-from pipeline.data import augmentation, known_images
+from pipeline.data import augmentation
 from pipeline.errors import StudyError
-from pipeline.params import consistency, reading, schema, selecting
+from pipeline.params import consistency, reading, selecting, settings
+from pipeline.registry import images, methods, networks
 
 ROOT = Path(__file__).parents[3]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -36,7 +37,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     *parents, last = path.split("/")
     inner = raw
     for key in parents:
-        inner[key] = dict(inner[key])
+        inner[key] = dict(inner.get(key, {}))
         inner = inner[key]
     inner[last] = value
     return raw
@@ -80,8 +81,15 @@ MISTAKES = {
     f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
     f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "above 0 and below 1"),
     f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number above 0 and below 1;"),
-    f"{LENET}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
-    f"{BOSTON}/methods/mc_dropout/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
+    f"{LENET}/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
+    "recipes/uci/hyperparameters": ({}, "boston.methods.mc_dropout.hyperparameters.dropout: is missing, but"),
+    "recipes/cifar/epochs": (0, "recipes.cifar.epochs: 0 is not a whole number of at least 1"),
+    "recipes/cifar/epoch": (1, "recipes.cifar.epoch: 'epoch' is not a key of this section"),
+    "recipes/boston": ({}, "recipes.boston: there is an experiments.boston as well; rename one of the two"),
+    "experiments/yacht/hyperparameters/prior_varianc": (1.0, "yacht.hyperparameters.prior_varianc: 'prior_varianc' is"),
+    "experiments/yacht/hyperparameters/prior_variance": ("1", "yacht.hyperparameters.prior_variance: '1' is not a n"),
+    "experiments/yacht/kappa": ({0: 1.0, 7: -1}, "experiments.yacht.kappa.7: -1 is not a number of at least 0;"),
+    "plugins": (["no_such_package.study"], "plugins[0]: 'no_such_package.study' cannot be imported (No module named"),
     f"{LENET}/methods/mnvi/hyperparameters": ({}, "methods.mnvi.hyperparameters.kappa_over_n: is missing, but mnvi"),
     f"{LENET}/methods/mfvi": ({}, "methods.mfvi.hyperparameters.kappa_over_n: is missing, but mfvi needs it; add e.g."),
     f"{LENET}/normalisation": ("cifar10", "'cifar10' is for 3 channels, but the images of datasets.mnist have 1; take"),
@@ -114,6 +122,11 @@ MISTAKES = {
     "datasets/kin8": (
         {"kind": "table", "file": "kin8.csv", "splits": "kfold", "folds": 10},
         "datasets.kin8.target: is missing, but file needs it; name the column",
+    ),
+    "datasets/cifar10/validation": (-1, "datasets.cifar10.validation: -1 is not a whole number of at least 1"),
+    "datasets/wine": (
+        {"kind": "table", "file": "wine.csv", "target": -1, "splits": "kfold", "folds": 10},
+        "datasets.wine.target: -1 is not the name of a column, or its number counted from 0; write one of the two",
     ),
     "datasets/mnits": ({"kind": "images"}, "datasets.mnits: 'mnits' is not an image set that is known by name"),
     "datasets/mnist/validation": (
@@ -239,7 +252,7 @@ def test_every_key_of_the_study_is_required(key):
 
 def test_nesterov_without_momentum_is_refused():
     raw = changed(f"{BOSTON}/nesterov", True)
-    raw["experiments"]["boston"]["momentum"] = 0
+    raw["experiments"]["boston"]["momentum"] = 0.0
     with pytest.raises(StudyError, match=r"experiments\.boston\.nesterov: true needs momentum"):
         reading.read(raw)
 
@@ -261,9 +274,10 @@ def test_a_malformed_preset_is_named(methods, message):
 @pytest.mark.parametrize("hyperparameters", [None, 3])
 def test_a_malformed_method_that_a_preset_changes_is_named(hyperparameters):
     raw = changed("experiments/resnet18-cifar10/methods/mfvi/hyperparameters", hyperparameters)
+    raw["study"]["preset"] = "paper"
     message = f"experiments.resnet18-cifar10.methods.mfvi.hyperparameters: {hyperparameters} is not a section"
     with pytest.raises(StudyError, match=re.escape(message)):
-        reading._experiment("resnet18-cifar10", raw["experiments"]["resnet18-cifar10"], "paper")
+        reading.read(raw)
 
 
 def test_a_mistake_in_the_preset_that_is_not_chosen_is_found_too():
@@ -302,13 +316,47 @@ def test_a_missing_file_is_named(tmp_path):
 def test_every_study_is_in_order(path):
     study = yaml.safe_load(path.read_text())
     assert list(study) == ["study"]
-    read = reading.read({**RAW, **study})
+    read = reading.read({**RAW, "study": selecting.expanded(study["study"], RAW)})
     assert read.study.name == path.stem
     assert consistency.notes(read.study, read.planned) == []
 
 
 def test_params_yaml_selects_the_default_study():
-    assert RAW["study"] == yaml.safe_load((ROOT / "studies/default.yaml").read_text())["study"]
+    study = yaml.safe_load((ROOT / "studies/default.yaml").read_text())["study"]
+    assert RAW["study"] == selecting.expanded(study, RAW)
+
+
+SHORT = {
+    "name": "short",
+    "results": "mine",
+    "experiments": ["wine", {"yacht": ["ensemble"]}],
+    "methods": ["mnvi", "dvi"],
+}
+
+
+def test_a_study_names_experiments_and_methods():
+    whole = selecting.expanded({**SHORT, "search": "all", "limits": {"regression": {"runs": 3}}}, RAW)
+    assert list(whole) == list(RAW["study"])
+    assert whole["cells"]["yacht-ensemble"] == {"experiment": "yacht", "data": "yacht", "method": "ensemble"}
+    assert list(whole["cells"]) == ["wine-mnvi", "wine-dvi", "yacht-ensemble"]
+    assert (whole["data"], whole["search"]) == (["wine", "yacht"], ["wine-mnvi", "wine-dvi"])  # an ensemble has no grid
+    assert whole["limits"]["regression"] == {"runs": 3, "folds": None, "epochs": None, "search_epochs": None}
+    assert reading.read({**RAW, "study": whole}).study.regression.runs == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experiments": ["wien"]}, r"study\.experiments\[0\]: 'wien' is not in experiments .*; did you mean wine\?$"),
+        ({"experiments": "wine"}, r"study\.experiments: 'wine' is not a list; write \[boston, yacht\]$"),
+        ({"experiments": [{"wine": ["mnvi"], "yacht": ["mnvi"]}]}, r"names several experiments; write one a line$"),
+        ({"methods": ["mvni"]}, r"study\.experiments\[0\]\.wine: 'mvni' is not a method of .*; did you mean mnvi\?$"),
+        ({"method": ["mnvi"]}, r"study\.method: 'method' is not a key of this section .*; did you mean methods\?$"),
+    ],
+)
+def test_a_mistake_in_a_study_is_named(changes, message):
+    with pytest.raises(StudyError, match=message):
+        selecting.expanded({**SHORT, **changes}, RAW)
 
 
 def test_results_of_different_studies_do_not_overwrite_each_other():
@@ -349,27 +397,32 @@ def test_a_search_of_a_cell_that_there_is_not_is_a_mistake():
 
 
 def test_what_settings_say_about_images_is_true_of_them():
-    assert {name: len(mean) for name, (mean, _) in augmentation.NORMALISATIONS.items()} == schema.NORMALISATIONS
-    shapes = {"idx": (1, 28), "cifar10": (3, 32), "cifar100": (3, 32)}
-    assert {name: shapes[known.form] for name, known in known_images.IMAGES.items()} == {
-        name: (known.channels, known.size) for name, known in schema.IMAGES.items()
+    shapes = {name: (known.channels, known.size, known.training) for name, known in images.IMAGES.items()}
+    assert shapes == {
+        "mnist": (1, 28, 60_000),
+        "fashion_mnist": (1, 28, 60_000),
+        "notmnist": (1, 28, 0),
+        "cifar10": (3, 32, 50_000),
+        "cifar100": (3, 32, 50_000),
     }
-    record = {"idx": 28 * 28, "cifar10": 1 + 3 * 32 * 32, "cifar100": 2 + 3 * 32 * 32}  # bytes of an image
-    for name, known in known_images.IMAGES.items():
-        training = [file.size for file in known.files if "train" in file.name or "data_batch" in file.name]
-        assert sum(size // record[known.form] for size in training if size > 100_000) == schema.IMAGES[name].training
+    assert {name: len(mean) for name, (mean, _) in images.normalisations().items()} == {
+        "mnist": 1,
+        "cifar10": 3,
+        "cifar100": 3,
+        "imagenet": 3,
+    }
     changes = augmentation.AUGMENTATIONS
-    assert tuple(changes) == schema.AUGMENTATIONS
-    assert {name: change.crop for name, change in changes.items() if change.crop} == schema.CROPS
-    assert {name: 3 for name, change in changes.items() if change.hue} == schema.IN_COLOUR
-    size = schema.LENET_SIZE
+    assert tuple(changes) == settings.AUGMENTATIONS
+    assert {name: change.crop for name, change in changes.items() if change.crop} == settings.CROPS
+    assert {name: 3 for name, change in changes.items() if change.hue} == settings.IN_COLOUR
+    size = networks.NETWORKS["lenet"].size
     assert mnvi.models.lenet()(torch.zeros(1, 1, size, size)).shape == (1, 10)
 
 
 @pytest.mark.parametrize("method", mnvi.methods.NAMES)
 def test_methods_take_the_hyperparameters_that_the_library_takes(method):
     values = {"num_samples": 2, "train_samples": 1, "num_members": 2, "prior_variance": 1.0}
-    own = {key: values.get(key, -3.0) for key in schema.METHODS[method] if key != "dropout"}
+    own = {key: values.get(key, -3.0) for key in methods.METHODS[method].hyperparameters if key != "dropout"}
     mnvi.methods.build(method, lambda: mnvi.models.mlp(3, dropout=0.1 * (method == "mc_dropout")), **own)
 
 
@@ -420,7 +473,7 @@ def test_every_method_either_has_a_kl_or_is_known_not_to():
         net = mnvi.methods.build(name, lambda dropout=dropout: mnvi.models.mlp(3, dropout=dropout))
         objective = mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=2))
         kl = float(objective(torch.zeros(2, 3), torch.zeros(2)).kl.detach())
-        assert (kl == 0) == (name in schema.WITHOUT_KL), name
+        assert (kl == 0) == (not methods.METHODS[name].has_kl), name
 
 
 def test_the_grid_is_every_combination():
@@ -604,7 +657,7 @@ def sections(raw: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 def test_no_section_is_shared_so_that_dvc_can_set_each_of_its_values():
     paths: dict[int, list[str]] = {}
-    for path, section in sections({key: value for key, value in RAW.items() if not key.startswith("_")}):
+    for path, section in sections(RAW):
         paths.setdefault(id(section), []).append(path)
     assert [shared for shared in paths.values() if len(shared) > 1] == []
 
@@ -612,12 +665,15 @@ def test_no_section_is_shared_so_that_dvc_can_set_each_of_its_values():
 def test_dvc_sets_a_value_of_one_experiment_alone(project, monkeypatch):
     monkeypatch.chdir(project)
     variance = "methods.mnvi.hyperparameters.prior_variance"
-    apply_overrides("params.yaml", [f"experiments.wine.{variance}=5", "experiments.power.kappa={0:0.5}"])
+    overrides = ["experiments.boston.learning_rate=0.02", f"+experiments.wine.{variance}=5"]
+    apply_overrides("params.yaml", [*overrides, "+experiments.power.kappa={0:0.5}"])
     before, after = reading.read(RAW).experiments, params.load().experiments
     assert after["wine"].methods["mnvi"].hyperparameters == {"prior_variance": 5.0}
-    assert after["power"].kappa == {0: 0.5, 100: 0.1, 150: 1.0}
+    assert after["power"].kappa == {0: 0.5}
+    assert after["boston"].learning_rate == 0.02
+    of_boston = {"boston", "boston-standard"}
     of_wine, of_power = {"wine", "wine-standard"}, {"power", "power-standard", "naval-standard", "protein-standard"}
-    assert {name for name in before if before[name] != after[name]} == of_wine | of_power
+    assert {name for name in before if before[name] != after[name]} == of_boston | of_wine | of_power
 
 
 def test_dvc_adds_a_value_to_an_experiment_that_has_a_recipe(project, monkeypatch):

@@ -1,12 +1,13 @@
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
 from tiny_study import cell, enter
 from tracking_cases import leave_unsent, runs
 
-from pipeline import cluster
-from pipeline.regression import search
+from pipeline import cluster, tune
+from pipeline.regression import folds, search
 from pipeline.tracking.sender import leftovers
 
 
@@ -24,16 +25,16 @@ def test_the_better_point_is_chosen_and_finished_trials_are_not_run_again(ray_is
     enter(tmp_path, monkeypatch, grid=grid, recipe={"epochs": 60, "milestones": []}, limits={"search_epochs": 30})
     one = cell("deterministic")
     search.run(one)
-    first = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("finished/trial-*")}
+    first = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("progress/trial-*")}
     assert best(one)["source"] == "search"
     assert best(one)["hyperparameters"] == {"learning_rate": 0.05, "batch_size": 16}
     assert [trial["epochs"] for trial in trials(one)] == [30, 30]
     assert best(one)["objective"] == min(trial["objective"] for trial in trials(one))
 
-    next(one.state("tune").glob("finished/trial-*")).unlink()  # as if killed before it ended
+    next(one.state("tune").glob("progress/trial-*")).unlink()  # as if killed before it ended
     before = trials(one)
     search.run(one)
-    again = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("finished/trial-*")}
+    again = {path.name: path.stat().st_mtime_ns for path in one.state("tune").glob("progress/trial-*")}
     assert again.keys() == first.keys()
     assert sum(again[name] != first[name] for name in first) == 1
     assert [trial["objective"] for trial in trials(one)] == [trial["objective"] for trial in before]
@@ -42,7 +43,7 @@ def test_the_better_point_is_chosen_and_finished_trials_are_not_run_again(ray_is
 def test_a_cell_that_is_not_searched_takes_its_hyperparameters_from_params_without_ray(tmp_path, monkeypatch):
     enter(tmp_path, monkeypatch)
     monkeypatch.setattr(cluster, "connected", lambda: pytest.fail("Ray was asked for"))
-    search.run(cell("mnvi"))
+    tune.leave_unsearched(cell("mnvi"))
     expected = {"source": "params", "hyperparameters": {"prior_variance": 10.0}, "objective": None, "trials": 0}
     assert best(cell("mnvi")) == expected
     assert trials(cell("mnvi")) == []
@@ -65,10 +66,14 @@ def test_a_searcher_tries_as_many_points_as_asked_and_ends(ray_is_up, tmp_path, 
     assert trials(one) == before
 
 
+def ledger_of(one, **changes):
+    table, tests = folds.load(one)
+    return search.Ledger.of(one, folds.validation_folds(replace(table, **changes), tests), compiled=False)
+
+
 def end_all_trials(one):
     """As a search of these settings would have."""
-    ledger = search.Ledger(one.state("tune"), [])
-    (ledger.folder / "made_for.json").unlink()
+    ledger = ledger_of(one)
     for point in one.grid_points():
         figures = {"epochs": 2, "objective": 1.0, "seconds": 1.0, "status": "finished"}
         ledger.add({"hyperparameters": point, **figures})
@@ -97,16 +102,22 @@ def test_a_search_that_is_repeated_shows_the_trials_of_the_first_below_its_own_r
     assert len(parents) == 2 and [below.count(parent) for parent in parents] == [2, 2]
 
 
-def test_trials_of_other_data_are_deleted(tmp_path):
-    trial = {"hyperparameters": {"batch_size": 8}, "objective": 1.0}
-    search.Ledger(tmp_path, ["settings", "digest"]).add(trial)
-    assert search.Ledger(tmp_path, ["settings", "digest"]).trials() == [trial]
-    assert search.Ledger(tmp_path, ["settings", "other"]).trials() == []
+def test_trials_of_other_data_are_set_aside(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch, grid={"learning_rate": [0.1, 0.05]})
+    one = cell("deterministic")
+    trial = {"hyperparameters": {"learning_rate": 0.1}, "objective": 1.0}
+    ledger_of(one).add(trial)
+    assert ledger_of(one).trials() == [trial]
+    assert ledger_of(one, y=folds.load(one)[0].y + 1).trials() == []
+    (kept,) = one.state("tune").glob("set-aside/*-data/trial-*.json")
+    assert json.loads(kept.read_text()) == trial
 
 
-def test_what_mlflow_has_not_got_of_trials_with_other_settings_is_kept(tmp_path):
-    search.Ledger(tmp_path, ["settings"])
-    told = [tmp_path, tmp_path / "children" / "some"]
+def test_what_mlflow_has_not_got_of_trials_with_other_settings_is_kept(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch, grid={"learning_rate": [0.1, 0.05]})
+    one = cell("deterministic")
+    ledger_of(one)
+    told = [one.state("tune"), one.state("tune") / "children" / "some"]
     leave_unsent(*told)
-    search.Ledger(tmp_path, ["others"])
-    assert sorted(leftovers(tmp_path)) == told
+    ledger_of(replace(one, grid={"learning_rate": [0.1]}))
+    assert sorted(leftovers(one.state("tune"))) == told

@@ -7,10 +7,10 @@ import torch
 from tiny_study import METHODS, cell, enter, make_study
 from tracking_cases import best_model
 
-from pipeline import cluster, files
+from pipeline import cluster, files, tune
 from pipeline.data import load_table
 from pipeline.params import code
-from pipeline.regression import compiling, evaluation, folds, networks, search, training
+from pipeline.regression import compiling, evaluation, folds, networks, training
 from pipeline.regression.chunks import Chunks
 from pipeline.regression.predictions import judge
 
@@ -25,7 +25,7 @@ def study(tmp_path, monkeypatch):
 
 def train(method):
     one = cell(method)
-    search.run(one)
+    tune.leave_unsearched(one)
     training.run(one)
     return one
 
@@ -106,30 +106,40 @@ def test_training_again_takes_finished_chunks_without_ray(study, ray_is_up, monk
         assert torch.equal(values, after["state"][name]), name
 
 
-def test_chunks_of_other_settings_are_deleted(study, ray_is_up):
+def set_aside(one):
+    return [path.parent.name for path in one.state("train").glob("set-aside/*/*.pt")]
+
+
+def test_chunks_of_other_settings_are_set_aside(study, ray_is_up):
     one = train("deterministic")
     table, tests = folds.load(one)
     parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
     assert Chunks.of(one, parts, plan).finished()
     changed = one.with_hyperparameters({"learning_rate": 0.01})
     assert not Chunks.of(changed, parts, plan).finished()
-    assert not list(one.state("train").glob("chunks/*.pt"))
+    (name,) = set_aside(one)
+    assert name.endswith("-settings-learning_rate")
 
 
-def test_chunks_of_other_code_are_deleted(study, ray_is_up, monkeypatch):
+def test_chunks_of_other_code_are_set_aside(study, ray_is_up, monkeypatch):
     one = train("deterministic")
     table, tests = folds.load(one)
     parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
-    monkeypatch.setattr(code, "of_library", lambda: "changed")
+    known = code.of(one.kind, "train")
+    monkeypatch.setattr(code, "of", lambda kind, stage: {**known, "pipeline.regression.folds": "changed"})
     assert not Chunks.of(one, parts, plan).finished()
+    (name,) = set_aside(one)
+    assert name.endswith("-code-pipeline.regression.folds")
 
 
-def test_chunks_of_other_targets_are_deleted(study, ray_is_up):
+def test_chunks_of_other_targets_are_set_aside(study, ray_is_up):
     one = train("deterministic")
     table, tests = folds.load(one)
     plan = networks.plan(one, folds=2, runs=2)
     other = folds.test_folds(replace(table, y=table.y + 1), tests)
     assert not Chunks.of(one, other, plan).finished()
+    (name,) = set_aside(one)
+    assert name.endswith("-data")
 
 
 def test_whole_chunks_stay_when_runs_are_added(study, ray_is_up, monkeypatch):

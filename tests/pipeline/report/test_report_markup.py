@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html.parser
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,8 @@ class Seen(html.parser.HTMLParser):
 def told(tmp_path: Path) -> str:
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"picture")
-    study = replace(params.load(ROOT / "params.yaml").study, name=MARKUP, preset=MARKUP)
+    study = params.load(ROOT / "params.yaml").study
+    vars(study).update(name=MARKUP, preset=MARKUP)  # the settings would refuse both
     data = [DataSource(MARKUP, MARKUP, MARKUP, None), DataSource(MARKUP, None, None, MARKUP)]
     figure = Drawn(Drawing(MARKUP, "training", MARKUP, Figure), picture, picture)
     return page.render(page.Content(study, MARKUP, data, [], [], [], [figure]))

@@ -71,8 +71,7 @@ def test_a_job_for_fewer_runs_is_another_one(study: Path, fewer: dict[str, Any])
     jobs = []
     for settings in ({"recipe": {"runs": 20}}, fewer):
         tiny_study.write_params(Path("params.yaml"), **settings)
-        with packed("params.yaml") as package:
-            jobs.append(_fingerprint(tiny_study.cell("mnvi"), "train", {}, package))
+        jobs.append(_fingerprint(tiny_study.cell("mnvi"), "train", {}))
     assert jobs[0] != jobs[1]
 
 
@@ -117,7 +116,7 @@ def test_only_a_job_server_is_submitted_to_and_never_from_inside_a_job(
     assert not submission.wanted(cell, "train")
     monkeypatch.setenv("RAY_ADDRESS", "https://head:8265")
     assert submission.wanted(cell, "train")
-    assert not submission.wanted(cell, "tune"), "it is not searched: there is nothing to compute"
+    assert not submission.wanted(cell, "evaluate")
     monkeypatch.setenv(inside.INPUTS, "{}")
     assert not submission.wanted(cell, "train")
 

@@ -100,7 +100,7 @@ def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nod
     write_best(cell)
     remotely = Remotely(nodes, study)
     first = remotely.start("train")
-    state = remotely.storage / cell.state("train") / "seed-0"
+    state = remotely.storage / cell.state("train") / "progress" / "seed-0"
 
     def checkpoints() -> list[str]:
         return sorted(path.name for path in state.glob("checkpoint-*.pt"))

@@ -1,10 +1,10 @@
 r"""Sigmoid and its relatives, accurate from :math:`\sigma = 0` to a sigmoid that looks like a step.
 
-Below :math:`\sigma = 1` ten Gauss–Hermite nodes, with the exact increment of a sigmoid
+Below :math:`\sigma = 1` ten Gauss–Hermite nodes use the exact increment of a sigmoid
 :math:`p(\mu + \delta) - p(\mu) = p\,\bar p\,e/(1 + p\,e)`, :math:`e = \mathrm{expm1}(\delta)`, :math:`\bar p = 1 - p`,
-so that no digits cancel. Above, the logistic density is a mixture of five centred Gaussians,
-:math:`p(z) \approx \sum_k w_k \Phi(z/\tau_k)`, fitted to what is left of it after smoothing by :math:`\sigma = 1`;
-then with :math:`s_k^2 = \tau_k^2 + \sigma^2`
+so that no digits cancel. Above, a mixture of five centred Gaussians approximates the logistic density,
+:math:`p(z) \approx \sum_k w_k \Phi(z/\tau_k)`, fitted to the density after smoothing by :math:`\sigma = 1`; then with
+:math:`s_k^2 = \tau_k^2 + \sigma^2`
 
 .. math:: P = E[p] = \sum_k w_k \Phi(\mu/s_k), \qquad D = E[p'] = \sum_k w_k\, \varphi(\mu/s_k)/s_k,
 
@@ -31,7 +31,7 @@ def sigmoid(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`1/(1 + e^{-Z})`: quadrature for :math:`\sigma < 1`, :math:`P` and
     :math:`V = P(1 - P) - D` above.
 
-    Relative to :math:`\min(\sigma/4, 1/2)` and its square, the largest values there are, the mean is off by less than
+    Relative to :math:`\min(\sigma/4, 1/2)` and its square, the largest possible values, the mean is off by less than
     :math:`10^{-6}` and the variance by :math:`3\cdot10^{-5}`.
 
     Example:
@@ -48,7 +48,7 @@ def sigmoid(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 @lean
 def tanh(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Moments of :math:`\tanh Z = 2p(2Z) - 1`, by those of the sigmoid.
+    r"""Moments of :math:`\tanh Z = 2p(2Z) - 1`, from those of the sigmoid.
 
     Relative to :math:`\min(\sigma, 1)` and its square the error is below :math:`2\cdot10^{-5}`.
 
@@ -70,7 +70,7 @@ def tanhshrink(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
     Relative to :math:`\sigma` and :math:`\sigma^2` the error is below :math:`2\cdot10^{-5}`.
 
-    Quadrature where the tanh is narrow, above :math:`V = \sigma^2 (1 - 2E[\tanh']) + V[\tanh]`.
+    Quadrature where the input is narrow, otherwise :math:`V = \sigma^2 (1 - 2E[\tanh']) + V[\tanh]`.
 
     Example:
         >>> import torch
@@ -94,8 +94,8 @@ def tanhshrink(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def silu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`Z\,p(Z)`, the sigmoid-weighted value (swish).
 
-    Below :math:`\sigma = 1` quadrature. Above, with :math:`Y` of mean :math:`m = -|\mu|` and
-    :math:`D', D''` the derivatives of :math:`D` by :math:`m`,
+    Quadrature below :math:`\sigma = 1`. Above, with :math:`Y` of mean :math:`m = -|\mu|` and :math:`D', D''` the
+    derivatives of :math:`D` by :math:`m`,
 
     .. math:: E[f(Y)] = mP + \sigma^2 D, \qquad
         E[f(Y)^2] = (m^2 + \sigma^2)(P - D) + 2m\sigma^2 (D - D') + \sigma^4 (D' - D''),
@@ -128,7 +128,7 @@ def silu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _narrow_inputs(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """σ, bounded since exp(δ) must stay finite where the result is not used; p; 1 - p."""
+    """σ, bounded because exp(δ) must stay finite even where the result is unused; p; 1 - p."""
     return bounded_sqrt(var, _WIDE), torch.sigmoid(mean), torch.sigmoid(-mean)
 
 
@@ -156,7 +156,7 @@ def _narrow(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _wide(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """E and V; the variance from the side where the sigmoid is small."""
+    """E and V; the variance is computed on the side where the sigmoid is small."""
     chance, peak, _, _ = _mixture(-mean.abs(), var)
     return choose(mean > 0, 1 - chance, chance), chance * (1 - chance) - peak
 

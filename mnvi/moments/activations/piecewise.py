@@ -1,10 +1,10 @@
 r"""Piecewise linear functions: exact moments, taken around :math:`f(\mu)` so that no digits cancel.
 
-Around the mean a piecewise linear function is its local line plus one hinge for every kink, each hinge zero on the
-mean's side. The excess :math:`t = \varphi(a) - a\,\Phi(-a)` of a kink at distance :math:`a\sigma` and its tail
-:math:`q = \Phi(-a)` give every moment. Errors are those of the arithmetic: in float32 below :math:`10^{-5}` of the
-natural scale (:math:`\sigma` for means, :math:`\sigma^2` for variances, times the steepest slope; the range where that
-is smaller; plus the height of a jump), measured for :math:`|\mu|/\sigma \le 50` and variances from 1e-12 to 1e6.
+Around the mean a piecewise linear function is its local line plus one hinge per kink; each hinge is zero on the mean's
+side. The excess :math:`t = \varphi(a) - a\,\Phi(-a)` of a kink at distance :math:`a\sigma` and its tail
+:math:`q = \Phi(-a)` give every moment. The only errors are those of the arithmetic: in float32 below :math:`10^{-5}` of
+the natural scale (:math:`\sigma` for means, :math:`\sigma^2` for variances, times the steepest slope; the range where
+that is smaller; plus the height of a jump), measured for :math:`|\mu|/\sigma \le 50` and variances from 1e-12 to 1e6.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def at_least(mean: Tensor, var: Tensor, low: Tensor | float) -> tuple[Tensor, Te
 def random_kink(mean: Tensor, var: Tensor, *, lowest: float, highest: float) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`Z` above zero and :math:`SZ` below it, :math:`S` uniform and independent of :math:`Z`; exact.
 
-    The variance is that of the mean slope, and :math:`\mathrm{Var}[S]\,E[Z^2; Z < 0]` on top.
+    The variance is that for the mean slope, plus :math:`\mathrm{Var}[S]\,E[Z^2; Z < 0]`.
 
     Example:
         >>> import torch
@@ -165,12 +165,12 @@ def ramp(
 
 
 def _as_tensor(value: Tensor | float, like: Tensor) -> Tensor:
-    """A choice between two Python numbers would be a float32 tensor, whatever the dtype of the rest."""
+    """The value as a tensor: a choice between two Python numbers would be float32, whatever the dtype of the rest."""
     return value if isinstance(value, Tensor) else torch.full((), value, dtype=like.dtype, device=like.device)
 
 
 def _narrow(dtype: torch.dtype) -> float:
-    """The width at which rounding (ε/w²) and the three nodes (1e-5·w⁵) err alike."""
+    """The width at which rounding (ε/w²) and the three nodes (1e-5·w⁵) have equal errors."""
     return float((1e5 * torch.finfo(dtype).eps) ** (1 / 7))
 
 
@@ -228,7 +228,7 @@ def hardshrink(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tens
 
 
 def _whole_tail(difference: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q, t, a and φ(a) however far: a jump is felt in full by the smallest tail, even without noise."""
+    """q, t, a and φ(a) without a bound on a: a jump shows in full in the smallest tail, even without noise."""
     a = difference.abs() / sigma
     q = 0.5 * torch.erfc(SQRT_HALF * a)
     peak = INV_SQRT_2PI * torch.exp(-0.5 * a * a)

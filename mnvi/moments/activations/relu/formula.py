@@ -1,7 +1,7 @@
 r"""The moments of a ReLU and their gradients, written as formulas that torch can compile.
 
-With :math:`d = \mu/\sigma`, :math:`a = |d|`, :math:`q = \Phi(-a)` and :math:`t = \varphi(a) - a\,q` (the mean of a
-standard Gaussian above ``a``, less ``a``):
+With :math:`d = \mu/\sigma`, :math:`a = |d|`, :math:`q = \Phi(-a)` and :math:`t = \varphi(a) - a\,q` (the expectation of
+:math:`(X - a)_+` for a standard Gaussian ``X``):
 
 .. math:: E = \max(\mu, 0) + \sigma t, \qquad V = \sigma^2\,(\Phi(d) - t\,(t + a)).
 
@@ -50,11 +50,11 @@ def gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, s
 
 
 def _tail(size: Tensor, density: Tensor) -> Tensor:
-    r""":math:`\Phi(-a)` for :math:`a \ge 0`, whose density is at hand.
+    r""":math:`\Phi(-a)` for :math:`a \ge 0`, given the density.
 
-    The compiler has no vector form of erfc on a CPU, where it takes over 40 % of the formula's time. There
-    float32 goes by Mills' ratio :math:`\Phi(-a)/\varphi(a) = t\,P(t)`, :math:`t = 1/(1 + ca)`, with a polynomial fitted
-    to a relative error of 4e-8; in float32 arithmetic 4e-7.
+    The compiler has no vector form of erfc on a CPU, where erfc takes over 40 % of the formula's time. There float32
+    uses Mills' ratio :math:`\Phi(-a)/\varphi(a) = t\,P(t)`, :math:`t = 1/(1 + ca)`, with a polynomial fitted to a
+    relative error of 4e-8; in float32 arithmetic 4e-7.
     """
     vectorised = Destination.compiler or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
     if not vectorised or size.dtype != torch.float32 or size.device.type != "cpu":

@@ -1,6 +1,7 @@
 r"""ReLU: exact moments, stable for every mean and variance, with a closed-form backward pass.
 
-``formula`` has the equations, ``kernels`` the ways to run them, and the table below says which way is taken when.
+``formula`` has the equations, ``kernels`` the ways to run them, and the table below chooses among them. The floor under
+the input's variance comes from ``mnvi.options(relu_floor=...)``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mnvi.moments._torch import is_wrapped
+from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
-from mnvi.moments.relu import formula, kernels
 from mnvi.moments.tracing import Destination
 
 Moments = tuple[Tensor, Tensor]
@@ -24,7 +25,7 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> Moments:
     Args:
         mean: :math:`\mu`.
         var: :math:`\sigma^2`.
-        floor: lower bound put on ``var``.
+        floor: lower bound on ``var``.
 
     Example:
         >>> import torch
@@ -38,7 +39,7 @@ def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> Moments:
 
 
 def _of_any_order(mean: Tensor, var: Tensor, floor: float) -> Moments:
-    expectation, variance = kernels.ReLUOfAnyOrder.apply(mean, var.clamp(min=floor))
+    expectation, variance = kernels.ReLUOfAnyOrder.apply(mean, _floored(var, floor))
     return expectation, variance
 
 
@@ -67,7 +68,7 @@ def _floored(var: Tensor, floor: float) -> Tensor:
 
 
 def _replicated(mean: Tensor, var: Tensor) -> bool:
-    """Whether the tensors stand for a CPU tensor with one more dimension, inside ``torch.func``."""
+    """Whether the tensors, inside ``torch.func``, represent CPU tensors with one more dimension."""
     return (
         not torch.compiler.is_compiling()
         and not Destination.compiler

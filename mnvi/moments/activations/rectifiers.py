@@ -1,17 +1,17 @@
 r"""Smooth rectifiers: zero far below, the identity far above, and a bend of width one in between.
 
-Below :math:`\sigma = 1` Gauss–Hermite nodes, taken with increments :math:`f(\mu + \delta) - f(\mu)` that lose no
-digits. Above, with the ReLU smoothed by unit noise, :math:`R(z) = z\Phi(z) + \varphi(z)`, the differences
-:math:`h_1 = f - R` and :math:`h_2 = f^2 - zR` are smooth and vanish on both sides, so that the trapezoidal rule
-integrates them against a Gaussian with an error that falls exponentially in the number of nodes:
+Below :math:`\sigma = 1` Gauss–Hermite nodes use increments :math:`f(\mu + \delta) - f(\mu)` that lose no digits. Above,
+with the ReLU smoothed by unit noise, :math:`R(z) = z\Phi(z) + \varphi(z)`, the differences :math:`h_1 = f - R` and
+:math:`h_2 = f^2 - zR` are smooth and vanish on both sides, so that the trapezoidal rule integrates them against a
+Gaussian with an error that falls exponentially in the number of nodes:
 
 .. math::
     E &= E_R + \sum_j h_1(z_j)\,\mathcal N(z_j; \mu, \sigma^2)\,\Delta, \\
     V &= V_R - \Phi(\mu/\sqrt{1 + \sigma^2}) + \sum_j (h_2 - 2E_R h_1)(z_j)\,\mathcal N(z_j; \mu, \sigma^2)\,\Delta
          - (E - E_R)^2
 
-where :math:`E_R, V_R` are the moments of a ReLU for variance :math:`\sigma^2 + 1`. Nothing depends on the function but
-a table of :math:`h_1` and :math:`h_2`.
+where :math:`E_R, V_R` are the moments of a ReLU for variance :math:`\sigma^2 + 1`. Only a table of :math:`h_1` and
+:math:`h_2` depends on the function.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _table(function: Callable[[Tensor], Tensor]) -> Table:
 def _moments(
     mean: Tensor, var: Tensor, narrow_sigma: Tensor, centre: Tensor, increments: Tensor, table: Table
 ) -> tuple[Tensor, Tensor]:
-    """Both ways, and the choice between them; increments are given for each node along a first dimension."""
+    """Both methods and the choice between them; ``increments`` has one entry per node along the first dimension."""
     weights = column(_WEIGHTS, mean)
     first = (weights * increments).sum(0)
     second = (weights * increments.square()).sum(0)
@@ -73,7 +73,7 @@ def _moments(
 
 
 def _narrow_sigma(var: Tensor) -> Tensor:
-    """Bounded, since exp(δ) must stay finite where the result is not used."""
+    """σ, bounded because exp(δ) must stay finite even where the result is unused."""
     return bounded_sqrt(var, _WIDE)
 
 

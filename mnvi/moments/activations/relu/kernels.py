@@ -1,4 +1,4 @@
-"""Ways to run the formulas of a ReLU: with a closed-form backward pass, and in blocks that stay in the cache."""
+"""Ways to run the ReLU's formulas: with a closed-form backward pass, and in blocks that stay in the cache."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from mnvi.moments._torch import is_wrapped
+from mnvi.moments.activations.relu import formula
 from mnvi.moments.differentiation import first_order
 from mnvi.moments.lean import in_memory_order
 from mnvi.moments.normal import INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF
-from mnvi.moments.relu import formula
 
 _BLOCK = 1 << 16  # elements; a few arrays of this size stay in the cache
 _BLOCKED_FROM = 1 << 18
 _SMALL_BLOCK = 1 << 15
-_FAR = 9.0  # standard deviations from which on nothing changes; exp and erfc are slow where they underflow
+_FAR = 9.0  # standard deviations; nothing changes beyond, and exp and erfc are slow where they underflow
 _FAR_IN_FLOAT64 = 37.0
 
 
 class ReLU(torch.autograd.Function):
-    """Saves E, Φ and φ/σ: E is kept by the next layer anyway, so the backward pass costs two tensors and no erf."""
+    """Saves E, Φ and φ/σ. The next layer saves E anyway, so the backward pass costs two tensors and no erf."""
 
     generate_vmap_rule = True
 
@@ -56,8 +56,7 @@ class ReLU(torch.autograd.Function):
 
 
 class ReLUOfAnyOrder(torch.autograd.Function):
-    """For derivatives of derivatives, and forward mode: the gradients are functions of the inputs, made of operations
-    that can be differentiated in their turn."""
+    """For higher derivatives and forward mode: the gradients are differentiable functions of the inputs."""
 
     generate_vmap_rule = True
 
@@ -87,10 +86,10 @@ class ReLUOfAnyOrder(torch.autograd.Function):
 
 
 def _ingredients(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """E, Φ(μ/σ) and φ(μ/σ)/σ, to any order of derivative."""
+    """E, Φ(μ/σ) and φ(μ/σ)/σ, differentiable to any order."""
     expectation: Tensor = ReLUOfAnyOrder.apply(mean, var)[0]
     noisy = var > SMALLEST_VARIANCE
-    sigma = torch.where(noisy, var, 1.0).sqrt()  # without noise Φ is a step, and every slope is 0
+    sigma = torch.where(noisy, var, 1.0).sqrt()  # without noise Φ is a step and every slope is 0
     ratio = mean.to(var.dtype) / sigma
     cdf = torch.where(noisy, torch.special.ndtr(ratio), 0.5 + 0.5 * ratio.sign())
     density = INV_SQRT_2PI * torch.exp(-0.5 * ratio * ratio) / sigma
@@ -98,8 +97,8 @@ def _ingredients(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class ReLUOfReplicas(torch.autograd.Function):
-    """Under ``torch.func``: one operation forwards, one backwards, the floor included, so that a recording of the step
-    holds two entries instead of forty and each runs in the cache."""
+    """Under ``torch.func``: one operation forwards and one backwards, floor included. A recorded step then holds two
+    entries instead of forty, and each runs in the cache."""
 
     generate_vmap_rule = True
 
@@ -145,7 +144,7 @@ def _relu_moments(mean: Tensor, var: Tensor, floor: float) -> tuple[Tensor, Tens
 def _relu_gradients(
     g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor, var: Tensor, floor: float
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of :func:`relu` from what ``mnvi::relu_moments`` returned, as one operation."""
+    """Gradients of :func:`relu` from the results of ``mnvi::relu_moments``, as one operation."""
     tensors = [t.contiguous() for t in (g_mean, g_var, expectation, cdf, slope, var)]
     if any(t.dtype != var.dtype for t in tensors):
         to_mean, to_var = formula.gradients(*tensors[:5])
@@ -164,7 +163,7 @@ def _(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Te
 
 
 def _batched(operation: Any) -> Callable:
-    """The vmap rule of an elementwise operation: batch dimensions go first, where they are missing by expansion."""
+    """The vmap rule of an elementwise operation: batch dimensions move to the front, or are added by expansion."""
 
     def rule(info: Any, in_dims: tuple, *args: Any) -> tuple[Any, Any]:
         moved = [
@@ -186,7 +185,7 @@ torch.library.register_vmap("mnvi::relu_gradients", _batched(torch.ops.mnvi.relu
 
 
 def blockable(first: Tensor, *others: Tensor) -> bool:
-    """Large plain CPU tensors of one dtype and one dense memory layout."""
+    """Whether these are large plain CPU tensors of one dtype and one dense memory layout."""
     return (
         first.device.type == "cpu"
         and first.numel() >= _BLOCKED_FROM
@@ -197,7 +196,7 @@ def blockable(first: Tensor, *others: Tensor) -> bool:
 
 
 def _blocks(tensors: Sequence[Tensor], scratch: int, block: int = _BLOCK) -> Iterator[tuple[Tensor, ...]]:
-    """Corresponding blocks of all tensors, and some scratch blocks: what is done to them stays in the cache."""
+    """Corresponding blocks of all tensors, plus scratch blocks; work on them stays in the cache."""
     flat = [cast(Tensor, in_memory_order(t)) for t in tensors]
     spare = [torch.empty(block, dtype=tensors[0].dtype) for _ in range(scratch)]
     for pieces in zip(*(t.split(block) for t in flat), strict=True):
@@ -240,7 +239,7 @@ def _blocked_gradients(
     floor: float = 0.0,
     block: int = _BLOCK,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`formula.gradients` without large intermediate arrays, and none to a variance that is below the floor."""
+    """:func:`formula.gradients` without large intermediate arrays; variances below the floor get no gradient."""
     to_mean, to_var = torch.empty_like(expectation), torch.empty_like(expectation)
     tensors = [g_mean, g_var, expectation, cdf, slope, to_mean, to_var]
     for gm, gv, e, c, s, m, v, *given, through, above in _blocks([*tensors, *bounded], 2, block):

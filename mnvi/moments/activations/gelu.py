@@ -21,10 +21,10 @@ def normal_cdf(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     With :math:`h = \mu/\sqrt{1 + \sigma^2}`,
 
     .. math:: E = \Phi(h), \qquad
-        V = \frac1\pi \int_a^1 \frac{e^{-h^2 (1 + x^2)/2}}{1 + x^2}\,dx, \quad a = (1 + 2\sigma^2)^{-1/2},
+        V = \frac1\pi \int_a^1 \frac{e^{-h^2 (1 + x^2)/2}}{1 + x^2}\,dx, \quad a = (1 + 2\sigma^2)^{-1/2}.
 
-    the mean exact, the integral (a difference of two of Owen's T functions) by seven Gauss–Legendre nodes, all terms
-    positive. Relative to :math:`\min(\sigma^2, 1)` the error is below :math:`10^{-9}`, in float32
+    The mean is exact; seven Gauss–Legendre nodes give the integral (a difference of two of Owen's T functions), with
+    all terms positive. Relative to :math:`\min(\sigma^2, 1)` the error is below :math:`10^{-9}`, in float32
     :math:`3\cdot10^{-7}`.
 
     Example:
@@ -62,9 +62,9 @@ def gelu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         V &= (m^2 + \sigma^2)\,V[\Phi(Y)] + \sigma^2\bigl(P^2 - 2mPD - \sigma^2 D^2
              + 2mDQ\,(1 + s^{-2}) + 2\sigma^2 G s^{-2}\bigr).
 
-    Since :math:`f(z) = z + f(-z)`, for positive means :math:`V = \sigma^2 (1 - 2(P + mDs^{-2})) + V[f(Y)]`. Mean exact,
-    variance up to the quadrature in :func:`normal_cdf`: relative to :math:`\sigma` and :math:`\sigma^2` the errors are
-    below :math:`2\cdot10^{-9}`, in float32 :math:`2\cdot10^{-7}`.
+    Since :math:`f(z) = z + f(-z)`, for positive means :math:`V = \sigma^2 (1 - 2(P + mDs^{-2})) + V[f(Y)]`. The mean is
+    exact, the variance up to the quadrature in :func:`normal_cdf`: relative to :math:`\sigma` and :math:`\sigma^2` the
+    errors are below :math:`2\cdot10^{-9}`, in float32 :math:`2\cdot10^{-7}`.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Replicas that step together: their tensors side by side, one recorded step for all of them, their shuffled data."""
+"""Replicas that step together: stacked tensors, one recorded step for all, and shuffled data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = dict[str, Tensor]
 
 
 class Start(NamedTuple):
-    """A replica before its training; its module is built once and let go."""
+    """A replica before its training; its module is built once and dropped."""
 
     parameters: State  # those that are trained
     rest: State  # other parameters, and buffers
@@ -27,12 +27,12 @@ class Start(NamedTuple):
     generator: torch.Generator
 
     def scale(self, epoch: int) -> float:
-        """What the KL is multiplied by."""
+        """Factor on the KL."""
         return (self.kappa(epoch) if callable(self.kappa) else self.kappa) / self.num_data
 
 
 class Recordings:
-    """The recorded steps of one kind of network, by the form of their batch; blocks of one size share them."""
+    """The recorded steps of one kind of network, by the shape of their batch; blocks of one size share them."""
 
     def __init__(self, objective: Objective, compile: bool) -> None:
         self.objective = objective
@@ -56,18 +56,18 @@ class Recordings:
         for tensor in captured:
             if tensor.data_ptr() in own:
                 raise ValueError(
-                    f"replicas: {own[tensor.data_ptr()]} is read from a list or another place that only the first "
-                    "replica's module has; read it as an attribute of its module"
+                    f"replicas: {own[tensor.data_ptr()]} is read from a list or another place of only the first "
+                    "replica's module; read it as an attribute of its module"
                 )
 
     def _step(self, parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple:
-        """Gradients of all replicas [replicas, parameters], their losses, and the rest as it is afterwards."""
+        """Gradients of all replicas [replicas, parameters], their losses, and the updated rest."""
         buffers = dict(self.objective.named_buffers())
 
         def loss(parameters: State, rest: State, x: Tensor, y: Tensor, scale: Tensor) -> tuple[Tensor, State]:
             copied = {name: tensor.clone() if name in buffers else tensor for name, tensor in rest.items()}
             given = {place: (parameters | copied)[name] for place, name in self.names.items()}
-            terms = functional_call(self.objective, given, (x, y, 0), tie_weights=False)  # κ is not asked for
+            terms = functional_call(self.objective, given, (x, y, 0), tie_weights=False)  # the step does not use κ
             return terms.nll + scale * terms.kl, {name: given[name] for name in rest}
 
         step = vmap(grad_and_value(loss, has_aux=True), randomness="different")
@@ -110,13 +110,13 @@ class Block:
         return recording
 
     def state(self) -> State:
-        """What a module's own state has, under its names and in its order."""
+        """The tensors of a module's own state, with its names and in its order."""
         tensors = self.parameters | self.rest
         return {name: tensors[name] for name in self.recordings.saved}
 
 
 def _optimizer(flat: Tensor, recipe: Recipe) -> torch.optim.Optimizer:
-    """torch's, on the array whose rows are the networks' parameters; every entry has a state of its own."""
+    """torch's optimiser on the array whose rows are the networks' parameters; every entry has its own state."""
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             [flat],
@@ -133,7 +133,7 @@ def _optimizer(flat: Tensor, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 class _Shuffled:
-    """The examples of all replicas, in a new order every epoch; replicas given the same tensors share them."""
+    """The examples of all replicas, in a new order every epoch; replicas with the same tensors share them."""
 
     def __init__(self, data: Data) -> None:
         self.count = len(data[0][1])
@@ -166,16 +166,16 @@ def tensors_of(objective: Objective) -> State:
 
 
 def saved_tensors(objective: Objective) -> State:
-    """Those of them that are part of a module's state."""
+    """Parameters and buffers that are part of a module's state."""
     modules = objective.named_modules()
     passing = {f"{path}.{name}".lstrip(".") for path, module in modules for name in module._non_persistent_buffers_set}
     return {name: tensor for name, tensor in tensors_of(objective).items() if name not in passing}
 
 
 def _names(objective: Objective) -> dict[str, str]:
-    """From every place where a module has a parameter or buffer to the first name of that tensor.
+    """Maps every place where a module holds a parameter or buffer to the first name of that tensor.
 
-    A module that occurs twice is there once: ``functional_call`` would not give it back as it was.
+    A module that occurs twice appears once: ``functional_call`` would not restore it.
     """
     first: dict[int, str] = {}
     return {

@@ -25,7 +25,7 @@ def exp(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
 @lean
 def expm1(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Moments of :math:`e^Z - 1`: one less than those of :func:`exp` in the mean, the same variance.
+    r"""Moments of :math:`e^Z - 1`: the mean is that of :func:`exp` minus one, the variance is the same.
 
     Example:
         >>> import torch

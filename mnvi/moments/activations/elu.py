@@ -14,7 +14,7 @@ from mnvi.moments.quadrature import column, gauss_legendre
 _WIDE = 1.0  # σ from which the closed form is used
 _NODES, _WEIGHTS = zip(*gauss_legendre(18), strict=True)
 _REACH = 5.5  # standard deviations; 4e-8 of the mass lies beyond
-_NOTHING = -45.0  # exp of it is 3e-20, and exp becomes slow where it underflows
+_NOTHING = -45.0  # its exp is 3e-20; exp becomes slow where it underflows
 _FRACTION_FROM = 2.0  # where a short continued fraction takes over from exp(x²)·erfc(x)
 _FRACTION_LEVELS = 14
 
@@ -32,8 +32,8 @@ def elu(
     a sum of positive terms. From :math:`r\sigma = 1` on
     :math:`E[e^{krZ}; Z < 0] = e^{kr\mu + (kr\sigma)^2/2}\,\Phi(-\mu/\sigma - kr\sigma)` gives :math:`N`'s moments in
     closed form (as a scaled complementary error function, which does not overflow); below, 18 Gauss–Legendre nodes on
-    the negative side, around :math:`N(\mu)`. Relative to :math:`\sigma` and :math:`\sigma^2` times the steepest slope
-    the error is below :math:`3\cdot10^{-6}`.
+    the negative side give them, around :math:`N(\mu)`. Relative to :math:`\sigma` and :math:`\sigma^2` times the
+    steepest slope the error is below :math:`3\cdot10^{-6}`.
 
     Args:
         mean: :math:`\mu`.
@@ -64,7 +64,7 @@ def elu(
     first, second = (_truncated_exponential(mu, sigma.clamp(min=_WIDE), k) for k in (1, 2))
     below = choose(positive, q, 1 - q)
     wide = first - below
-    share = first / below.clamp(min=torch.finfo(below.dtype).tiny)  # E[exp Z] where it is below zero
+    share = first / below.clamp(min=torch.finfo(below.dtype).tiny)  # E[exp Z | Z < 0]
     wide_var = second - first * share - above * wide * (1 - share)
     saturating = choose(narrow, start + shift, wide)
     saturating_var = choose(narrow, narrow_var, wide_var).clamp(min=0)

@@ -1,0 +1,119 @@
+"""Finds the batch norms of a model that the layer before them can absorb."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from mnvi import layers
+from mnvi.inference.frozen import can_be_frozen
+from mnvi.layers.base import BayesianLayer
+from mnvi.layers.convolution import geometry
+
+logger = logging.getLogger("mnvi")
+
+_KINDS = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+_LAYERS = tuple(getattr(package, kind) for package in (nn, layers) for kind in _KINDS)
+Pairs = dict[nn.Module, nn.Module]
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+def find_pairs(model: nn.Module) -> Pairs:
+    """Batch norms of a model in evaluation mode, each with the layer whose every output goes to it and nowhere else.
+
+    The graph of ``torch.fx`` gives the pairs. A model that cannot be traced has none. The log, under the name "mnvi",
+    reports the batch norms that are left.
+
+    Args:
+        model: gets a hook that refuses arguments other than the defaults in force while it was traced.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).eval()
+        >>> find_pairs(net)
+        {BatchNorm1d(3, ...): Linear(in_features=2, out_features=3, bias=True)}
+    """
+    norms = {module: name for name, module in model.named_modules() if isinstance(module, _NORMS)}
+    if not norms:
+        return {}
+    try:
+        as_traced = _AsTraced(model.forward)
+        pairs = _traced_pairs(model, as_traced.defaults)
+    except Exception as error:  # a model's own code may raise anything when given proxies
+        reason = str(error).partition("\n")[0]
+        logger.warning(
+            "none of the %d batch norms was folded: %s cannot be traced by torch.fx (%s: %s)",
+            len(norms), type(model).__name__, type(error).__name__, reason,
+        )  # fmt: skip
+        return {}
+    if pairs and as_traced.defaults:
+        model.register_forward_pre_hook(as_traced, with_kwargs=True)
+    if left := [name for norm, name in norms.items() if norm not in pairs]:
+        logger.warning("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
+    return pairs
+
+
+class _AsTraced:
+    """A hook before ``forward`` that refuses arguments other than those in force when the batch norms were folded."""
+
+    def __init__(self, forward: Callable) -> None:
+        parameters = inspect.signature(forward).parameters.items()
+        self.defaults = {name: parameter.default for name, parameter in parameters if _has_default(parameter)}
+        self.places = {name: place for place, (name, _) in enumerate(parameters)}
+
+    def __call__(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        for name, default in self.defaults.items():
+            place = self.places[name]
+            given = args[place] if place < len(args) else kwargs.get(name, default)
+            if given is not default and (isinstance(given, Tensor) or given != default):
+                raise ValueError(
+                    f"batch norms were folded for {name}={default!r}, which this call changes; use the model from "
+                    "before mnvi.optimize_for_inference"
+                )
+
+
+def _has_default(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not inspect.Parameter.empty
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
+
+
+def _traced_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, nn.Module]:
+    """Layers whose outputs all go to one batch norm and nowhere else, each with that batch norm."""
+    graph = _Tracer().trace(model, concrete_args=defaults or None)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
+    used_otherwise = set()
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[modules[str(node.target)]].append(node)
+        elif node.op == "get_attr":  # e.g. a weight that an operation outside its layer also uses
+            used_otherwise.add(modules.get(str(node.target).rpartition(".")[0]))
+    pairs = {}
+    for norm in calls:
+        sources = {source for node in calls[norm] for source in node.all_input_nodes}
+        makers = {modules[str(source.target)] if source.op == "call_module" else None for source in sources}
+        if len(makers) != 1 or (layer := makers.pop()) is None or used_otherwise & {layer, norm}:
+            continue
+        readers = {reader for node in calls[layer] for reader in node.users}
+        if readers == set(calls[norm]) and sources == set(calls[layer]) and _fits(layer, norm):
+            pairs[norm] = layer
+    return pairs
+
+
+def _fits(layer: Any, norm: Any) -> bool:
+    """No subclasses and no hooks: those may compute something else, these may read values in between or set weights."""
+    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
+    if hooked or type(layer) not in _LAYERS or type(norm) not in _NORMS:
+        return False
+    if isinstance(layer, BayesianLayer) and not can_be_frozen(layer):
+        return False
+    return norm.running_var is not None and bool(norm.num_features == geometry(layer).out_units(layer.weight))

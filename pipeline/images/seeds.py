@@ -1,0 +1,96 @@
+"""What each trained network of a cell predicts. It is kept: a metric or a figure that changes does not predict anew."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline import files, state
+from pipeline.console import say
+from pipeline.data import ImageSet, load_images
+from pipeline.errors import StudyError
+from pipeline.images import foreign, networks
+from pipeline.images import job as jobs
+from pipeline.images.batches import Transform
+from pipeline.images.job import Job
+from pipeline.images.predictions import Predictions, milliseconds, predict
+from pipeline.params import Cell
+
+
+def of(cell: Cell, number: int, others: list[str]) -> list[Seed]:
+    """The seeds of a trained cell.
+
+    Args:
+        others: names of the data sets that its networks are tested on beside their own.
+    """
+    made_for = {**cell.made_for("predict"), "data": digests(cell, others)}
+    folder = state.progress(cell.state("evaluate"), cell, "evaluate", made_for)
+    assert isinstance(folder, Path)  # evaluation is where the stage runs
+    return [Seed(cell, seed, folder) for seed in range(number)]
+
+
+def digests(cell: Cell, others: list[str]) -> list[str]:
+    return [jobs.digest(cell.data), *(jobs.digest(cell.ood[name]) for name in others)]
+
+
+class Seed:
+    """One trained network. What it predicted is kept, so that an interrupted evaluation goes on."""
+
+    def __init__(self, cell: Cell, seed: int, folder: Path) -> None:
+        self.cell, self.seed = cell, seed
+        self.weights = cell.model / f"seed-{seed}" / "model.pt"
+        self.digest = files.sha256(self.weights)
+        self.path = folder / f"seed-{seed}-{self.digest[:12]}.pt"
+        # Training may have been on a cluster with GPUs; evaluation is where the stage runs.
+        self.device = torch.device("cuda" if cell.resources.gpu and torch.cuda.is_available() else "cpu")
+        self.made_by = f"python -m pipeline.train {cell.name}"
+
+    def evaluated(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        kept = self._kept()
+        if kept is None:
+            kept = self._evaluate(others)
+            files.write_tensors(self.path, kept)
+        return {
+            "test": Predictions(**kept["test"]),
+            "others": {name: Predictions(**tensors) for name, tensors in kept["others"].items()},
+            "milliseconds": kept["milliseconds"],
+            "seconds": kept["seconds"],
+            "parameters": kept["parameters"],
+        }
+
+    def _kept(self) -> dict[str, Any] | None:
+        if not self.path.exists():
+            return None
+        try:
+            kept: dict[str, Any] = files.read_tensors(self.path, "python -m pipeline.evaluate")
+        except StudyError as error:
+            say(f"{error}\nThis seed is evaluated anew")
+            return None
+        return kept
+
+    def _evaluate(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        began = time.monotonic()
+        job = Job(self.cell, self.seed, jobs.Data(self.cell.data, ""), self.path.parent)
+        net = jobs.objective(job).net
+        assert isinstance(net, torch.nn.Module)
+        net.load_state_dict(files.read_tensors(self.weights, self.made_by))
+        net = net.to(self.device).eval()
+        transform = jobs.transform(self.cell, training=False)
+        test = load_images(self.cell.data, "test")
+        from_elsewhere = foreign.transform(self.cell, test.take(torch.tensor([0]))[0])
+
+        def predictions(images: ImageSet, transform: Transform) -> dict[str, torch.Tensor]:
+            most = self.cell.study.classification.test_examples
+            rows = torch.arange(min(most or len(images), len(images)))
+            return predict(net, images, rows, transform, self.device, self.seed).tensors()
+
+        return {
+            "test": predictions(test, transform),
+            "others": {name: predictions(images, from_elsewhere) for name, images in others.items()},
+            "milliseconds": milliseconds(net, test, transform, self.device),
+            "parameters": networks.num_parameters(net),
+            "seconds": time.monotonic() - began,
+        }

@@ -1,0 +1,96 @@
+"""The methods: their hyperparameters, how each is built, what its loss and its predictions are like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.registry import Reference, Registry, resolve
+from pipeline.values import Count, NotNegative, Number, Share, Variance
+
+OTHER = "#9a9a9a"
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method.
+
+    Args:
+        hyperparameters: its own, each with the pydantic type that checks it. The recipe's (batch size, learning rate,
+            ...) come on top, and for images `kappa_over_n` if there is a KL divergence.
+        build: takes a function that builds the deterministic network, and the hyperparameters; returns the network to
+            be trained. None: `mnvi.methods.build` under the method's name.
+        has_kl: whether the loss has a KL divergence, which κ weighs and which takes the place of weight decay.
+        samples: whether it predicts by several passes; for tables `build` then also takes `num_samples`, `chunk` and
+            `seed`.
+        members: whether it is several networks that are trained apart. Those of a table are trained side by side.
+        needs: hyperparameters that have no default, each with a usual value.
+        networks: the only networks that it works with; empty: all.
+        otherwise: what to say of another network.
+    """
+
+    name: str
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    build: Reference | None = None
+    has_kl: bool = True
+    samples: bool = False
+    members: bool = False
+    needs: Mapping[str, str] = field(default_factory=dict, compare=False)
+    networks: tuple[str, ...] = field(default=(), compare=False)
+    otherwise: str = field(default="", compare=False)
+    label: str = field(default="", compare=False)  # in tables
+    colour: str = field(default=OTHER, compare=False)  # in figures
+
+    @property
+    def reference(self) -> Reference:
+        return self.build or "mnvi.methods:build"
+
+    def network(self, factory: Callable[[], Any], **arguments: Any) -> Any:
+        """The network of this method, around what the factory builds."""
+        if self.build is not None:
+            return resolve(self.build)(factory, **arguments)
+        return resolve("mnvi.methods:build")(self.name, factory, **arguments)
+
+
+_MEAN_FIELD = {"prior_variance": Variance, "init_log_var": Number}
+_SAMPLED = {"num_samples": Count, "train_samples": Count}
+
+METHODS = Registry(
+    "a method",
+    (
+        Method("mc_mfvi", {**_MEAN_FIELD, **_SAMPLED}, samples=True, label="MC-MFVI", colour="#2fa8b5"),
+        Method(
+            "mc_dropout",
+            {"dropout": Share, **_SAMPLED},
+            has_kl=False,
+            samples=True,
+            needs={"dropout": "0.1"},
+            label="MC Dropout",
+            colour="#e0953e",
+        ),
+        Method("ensemble", {"num_members": Count}, has_kl=False, members=True, label="Ensemble", colour="#3f9f6d"),
+        Method(
+            "dvi",
+            {"init_log_var": Number},
+            networks=("mlp",),
+            otherwise="full covariances need the network mlp, not {network}; take ddvi",
+            label="DVI",
+            colour="#8d6cc7",
+        ),
+        Method("ddvi", {"init_log_var": Number}, label="dDVI", colour="#b5838d"),
+        Method("deterministic", has_kl=False, label="Deterministic", colour="#87909c"),
+        Method("mfvi", _MEAN_FIELD, label="MFVI", colour="#3d8bd4"),
+        Method("smfvi", _MEAN_FIELD, label="Shared MFVI", colour="#97a13a"),
+        Method("mnvi", {"prior_variance": Variance, "init_rho": Number}, label="MNVI", colour="#d1495b"),
+    ),
+)
+KAPPA_OVER_N = {"kappa_over_n": NotNegative}
+
+
+def label(name: str) -> str:
+    return (METHODS[name].label if name in METHODS else "") or name
+
+
+def colour(name: str) -> str:
+    return METHODS[name].colour if name in METHODS else OTHER

