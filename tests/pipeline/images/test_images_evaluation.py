@@ -17,7 +17,7 @@ from tracking_cases import runs
 
 import mnvi
 from pipeline import files, params
-from pipeline.images import evaluation, networks
+from pipeline.images import evaluation, networks, predictions
 from pipeline.images.predictions import sampled_probabilities
 from pipeline.params import Cell
 from pipeline.prepare import prepare
@@ -26,6 +26,7 @@ from pipeline.prepare import prepare
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    monkeypatch.setattr(predictions, "REPEATS", 1)  # twenty timings of a hundred passes each take seconds
 
 
 def read(cell: Cell, name: str) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def test_metrics_survive_a_server_that_is_killed(
 ) -> None:
     port = free_port()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("MNVI_TRACKING_WAIT", "2")  # at the end of the run, when there is no server any more
     Path("note.txt").write_text("hello")
     with tracking.run(Cell(), "tune", state=STATE) as parent:
         parent.params({"epochs": 4})
