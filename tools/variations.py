@@ -83,7 +83,7 @@ def known_before(path: Path, made_for: list[str | int]) -> list[dict[str, Any]]:
 
 def line(one: dict[str, Any]) -> str:
     what = ", ".join(f"{key} {value:g}" for key, value in one["changed"].items()) or "as in the study"
-    mean = "no whole run" if one["mean"] is None else f"{one['mean']:.3f}"
+    mean = "no complete run" if one["mean"] is None else f"{one['mean']:.3f}"
     return f"{what}: {mean}" + ("" if one["std"] is None else f" ± {one['std']:.3f}")
 
 

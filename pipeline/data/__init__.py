@@ -1,4 +1,4 @@
-"""Data of the study: where they come from, how they are checked and split, and how stages read them."""
+"""The study's data: where they come from, how `prepare` checks and splits them, and how stages read them."""
 
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.data.tablesets import Table, load_table

@@ -1,7 +1,7 @@
-"""Single files out of archives: only members asked for by name, never larger than stated, nothing written to disk.
+"""Reads single members of archives by name, each up to a stated size, and writes nothing to disk.
 
-Members come into memory, so that no name, link or device in an archive can reach a file. What a tar archive holds
-besides has to be unpacked on the way to them, and is bounded too.
+Members are read into memory, so that no name, link or device in an archive can reach a file. To reach them, the reader
+of a tar archive must also unpack everything before them; this is bounded, too.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import IO, Any, cast
 
 BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, zlib.error, lzma.LZMAError, tarfile.TarError),
-    *(zipfile.BadZipFile, RuntimeError),  # the latter: locked by a password, or compressed in a way that is not known
+    *(zipfile.BadZipFile, RuntimeError),  # RuntimeError: password, or unknown compression
 )
 """What the readers of this module raise for a damaged archive."""
-RATIO = 50  # by which an archive may grow; those of the study grow at most tenfold
-SLACK = 64 << 20  # bytes that a small one may unpack to all the same
+RATIO = 50  # by which an archive may grow; the study's archives grow at most tenfold
+SLACK = 64 << 20  # bytes that even a small archive may unpack to
 ENTRIES = 100_000
 
 
 def members(archive: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
-    """The members named in ``limits``, each at most so many bytes long; KeyError for one that is not there."""
+    """The members named in ``limits``, which gives the largest size of each in bytes; KeyError if one is missing."""
     if archive.suffix in (".whl", ".zip", ".xlsx"):
         with zipfile.ZipFile(archive) as zipped:
             return {name: _read(zipped.open(name), name, limit) for name, limit in limits.items()}
@@ -64,7 +64,7 @@ def _tar_members(file: IO[bytes], limits: Mapping[str, int]) -> dict[str, bytes]
 
 
 def _decompressed(file: IO[bytes]) -> Any:
-    """As the first bytes tell; a name can say anything."""
+    """Chooses the decompression by the first bytes, because file names can be wrong."""
     start = file.read(6)
     file.seek(0)
     for magic, opened in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
@@ -74,7 +74,7 @@ def _decompressed(file: IO[bytes]) -> Any:
 
 
 class _Bounded:
-    """A stream that ends with an error after so many bytes: headers of a tar archive can be bombs, too."""
+    """A stream that raises an error after ``limit`` bytes: headers of a tar archive can be bombs, too."""
 
     def __init__(self, file: Any, limit: int) -> None:
         self._file, self._left, self._limit = file, limit, limit
@@ -96,7 +96,7 @@ def _read(file: IO[bytes] | gzip.GzipFile, name: str, limit: int) -> bytes:
 
 
 def _debian_data(archive: Path) -> bytes:
-    """The data.tar within a Debian package, which is an `ar` archive: 60 bytes of header, then the member."""
+    """The data.tar of a Debian package, an `ar` archive in which each member follows a header of 60 bytes."""
     with archive.open("rb") as file:
         if file.read(8) != b"!<arch>\n":
             raise ValueError("not a Debian package")

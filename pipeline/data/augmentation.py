@@ -1,9 +1,9 @@
 """From stored bytes to a network's input: random changes of whole batches of tensors, then normalisation.
 
-Every image of a batch has its own random numbers, all drawn from the generator that is given; the same generator state
-gives the same batch. Colours change in a fixed order: brightness, contrast, saturation, hue, gamma.
+Every image of a batch has its own random numbers. All of them come from the caller's generator, so the same generator
+state gives the same batch. Colours change in a fixed order: brightness, contrast, saturation, hue, gamma.
 
-Shapes: b images, c channels, h × w pixels; colours are floats in [0, 1] until they are normalised.
+Shapes: b images, c channels, h × w pixels; colours are floats in [0, 1] before normalisation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.registry.images import normalisations
 T = TypeVar("T")
 
 Batch = Tensor | Sequence[Tensor]
-"""As `ImageSet.take` gives it: uint8 [b, c, h, w], or a list of uint8 [c, h, w] of different sizes."""
+"""What `ImageSet.take` returns: uint8 [b, c, h, w], or a list of uint8 [c, h, w] of different sizes."""
 
 GREY = (0.2989, 0.587, 0.114)
 CROP = 224  # of ImageNet's photographs
@@ -31,7 +31,7 @@ CROP = 224  # of ImageNet's photographs
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How far training images are changed; zero leaves a property as it is."""
+    """How far training images may change; zero leaves a property as it is."""
 
     rotation: float = 0.0  # degrees, to either side
     translation: float = 0.0  # pixels, in either direction
@@ -54,7 +54,7 @@ AUGMENTATIONS = {
 
 
 def transform(name: str, normalisation: str, training: bool) -> Callable[[Batch, Generator], Tensor]:
-    """The function from a stored batch and a generator to float32 [b, c, h, w]."""
+    """Returns a function that turns a stored batch and a generator into float32 [b, c, h, w]."""
     augmentation = _known("augmentation", name, AUGMENTATIONS)
     mean, std = _known("normalisation", normalisation, normalisations())
 
@@ -73,7 +73,7 @@ def transform(name: str, normalisation: str, training: bool) -> Callable[[Batch,
 
 
 def as_asked(name: str, batch: Batch) -> Tensor:
-    """uint8 [b, c, h, w]: what is left of stored images for evaluation, before they are normalised."""
+    """Stored images as evaluation sees them, before normalisation: uint8 [b, c, h, w]."""
     return _pixels(batch, _known("augmentation", name, AUGMENTATIONS).crop, None)
 
 
@@ -85,7 +85,7 @@ def in_pixels(normalisation: str) -> dict[str, list[float]]:
 
 def _known(key: str, name: str, table: dict[str, T]) -> T:
     if name not in table:
-        raise StudyError(f"{key}: {name!r} is not known; there are {', '.join(table)}")
+        raise StudyError(f"{key}: {name!r} is unknown; expected one of {', '.join(table)}")
     return table[name]
 
 
@@ -97,7 +97,7 @@ def _pixels(batch: Batch, crop: int | None, generator: Generator | None) -> Tens
         return batch
     sizes = {tuple(image.shape) for image in batch}
     if len(sizes) > 1:
-        raise StudyError("augmentation: images of different sizes need one that crops, such as imagenet-paper")
+        raise StudyError("augmentation: images of different sizes need a crop, such as that of imagenet-paper")
     return torch.stack(list(batch))
 
 
@@ -146,8 +146,8 @@ def _uniform(images: Tensor, bound: float, generator: Generator) -> Tensor:
 
 
 def affine(images: Tensor, angle: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
-    """Rotates by ``angle`` [b] degrees, clockwise as seen, about the centre, enlarges by ``scale`` [b], then moves by
-    ``shift`` [b, 2] pixels to the right and down. Bilinear; what comes from outside is black.
+    """Rotates about the centre by ``angle`` [b] degrees, clockwise on the screen, enlarges by ``scale`` [b], then moves
+    by ``shift`` [b, 2] pixels to the right and down. Interpolation is bilinear; pixels from outside are black.
     """
     height, width = images.shape[-2:]
     radians = angle * (math.pi / 180)
@@ -164,7 +164,7 @@ def affine(images: Tensor, angle: Tensor, shift: Tensor, scale: Tensor) -> Tenso
 
 
 def crop_padded(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
-    """Crops of the images' own size out of the images with a black border; ``top`` and ``left`` [b] say where."""
+    """Adds a black border and crops back to the original size at rows ``top`` [b] and columns ``left`` [b]."""
     height, width = images.shape[-2:]
     padded = functional.pad(images, (padding,) * 4).permute(0, 2, 3, 1)  # [b, h, w, c]
     image = torch.arange(len(images), device=images.device).view(-1, 1, 1)
@@ -212,6 +212,6 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    """``factor`` [b] of the image and the rest of the other, within [0, 1]."""
+    """``factor`` [b] times the image plus (1 − ``factor``) times the other one, clamped to [0, 1]."""
     share = factor.view(-1, 1, 1, 1)
     return (share * images + (1 - share) * other).clamp(0, 1)

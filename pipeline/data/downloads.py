@@ -1,4 +1,4 @@
-"""Files from the internet by their address, over HTTPS, bounded in size, kept in the cache once whole."""
+"""Downloads over HTTPS, bounded in size; complete files stay in the cache."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SECONDS = 60.0
 
 
 def fetch(url: str, cache: Path, limit: int) -> Path:
-    """The file behind ``url``, of at most ``limit`` bytes; its content is for the caller to check."""
+    """Downloads ``url``, at most ``limit`` bytes; the caller checks the content."""
     kept = cache / f"{hashlib.sha256(url.encode()).hexdigest()[:12]}-{url.rsplit('/', 1)[-1]}"
     if not kept.exists():
         blocks = _blocks(url, limit)
-        beginning = next(blocks)  # before a file is opened, so that a failure of the network leaves no trace
+        beginning = next(blocks)  # before opening a file, so that a network failure leaves no trace
         with files.replacing(kept) as temporary, temporary.open("wb") as file:
             file.write(beginning)
             file.writelines(blocks)
@@ -33,13 +33,15 @@ def fetch(url: str, cache: Path, limit: int) -> Path:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed to where the first address could have led; never from the internet to this machine, or to a file."""
+    """Follows a redirect only to an address that `fetch` itself accepts, never from the internet to this machine or to
+    a file.
+    """
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Any:
         if not (_is_safe(newurl) and _is_here(newurl) <= _is_here(req.full_url)):
-            raise ValueError(f"it redirects to {newurl}, but expected is an https:// address")
+            raise ValueError(f"it redirects to {newurl}; expected an https:// address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -47,7 +49,7 @@ _OPENER = urllib.request.build_opener(_Redirects)
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody on the way can read or alter what is fetched."""
+    """Whether nobody between the server and us can read or alter the content."""
     return urlsplit(url).scheme == "https" or (urlsplit(url).scheme == "http" and _is_here(url))
 
 
@@ -60,7 +62,7 @@ def _is_here(url: str) -> bool:
 
 
 def _blocks(url: str, limit: int) -> Iterator[bytes]:
-    """The content in blocks; every failure of the network is an Unavailable."""
+    """Yields the content in blocks; every network failure becomes an Unavailable."""
     done = 0
     if not _is_safe(url):
         raise Unavailable(f"{url}: expected an https:// address")
@@ -75,7 +77,8 @@ def _blocks(url: str, limit: int) -> Iterator[bytes]:
                     bar.advance()
                     yield block
     except (OSError, HTTPException, ValueError) as error:
-        # A URLError puts its reason in brackets; an HTTPError, which is one too, says its number only as a whole.
+        # str() of a URLError puts the reason in brackets. An HTTPError, a subclass, needs str(): its reason lacks the
+        # status.
         raise Unavailable(str(error.reason if type(error) is URLError else error)) from error
     if done == 0 or (expected is not None and done != expected):
         raise Unavailable(f"broke off after {done} bytes")

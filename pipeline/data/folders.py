@@ -1,8 +1,9 @@
-"""Folders of photographs, a subfolder per class: decoded once, smaller side to one length, sizes kept as they differ.
+"""Folders of photographs with one subfolder per class, decoded once. The smaller side gets a fixed length; the longer
+one keeps the aspect ratio, so sizes differ.
 
-A part is stored as one file of pixels and a table of (offset, height, width), so that a batch is a few reads and no
-decoding. Decoding goes class by class into work/; a class that is done is not decoded again after an interruption.
-The prepared folder gets the same files by hard links, and work/ is emptied when it is in its place.
+A part consists of one file of pixels and a table of (offset, height, width): reading a batch takes a few reads and no
+decoding. Images are decoded class by class into work/; after an interruption, finished classes are not decoded again.
+The prepared folder holds hard links to the files in work/, which is emptied once the folder is in place.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from pipeline.params import Dataset
 
 WORK = Path("work/prepare")
 ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
-# Whatever a file is called, Pillow looks for nothing else in it; for PostScript it would start another program.
+# Pillow tries only these formats, whatever the file's name. For PostScript it would start another program.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-SHOWN = 50  # unreadable files named in the error
-AHEAD = 64  # images decoded before they are written: bounds memory
+SHOWN = 50  # unreadable files that the error names
+AHEAD = 64  # images decoded ahead of writing; bounds memory
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A part on its way: its pixels in work/, and what the other files will say."""
+    """A decoded part: the path of its pixels in work/, and the contents of its other files."""
 
     pixels: Path
     layout: np.ndarray  # int64 [n, 3]: offset, height, width
@@ -47,7 +48,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class FoundFolder:
-    work: Path  # where it was decoded to; needed no more when all is written
+    work: Path  # holds the decoded pixels; not needed once everything is written
     parts: dict[str, Pieces]
     indices: dict[str, np.ndarray]
     summary: dict[str, Any]
@@ -62,18 +63,18 @@ class FoundFolder:
 
 
 def _link(path: Path, name: Path) -> None:
-    """Gives the file this name as well: what was decoded stays in work/ until the whole folder is in its place."""
+    """Gives the file a second name: the decoded pixels stay in work/ until the whole folder is in place."""
     try:
         os.link(path, name)
-    except OSError:  # another disk, or one without such links
+    except OSError:  # the name is on another disk, or the disk has no hard links
         shutil.copyfile(path, name)
 
 
 def find_folder(dataset: Dataset, work: Path = WORK) -> FoundFolder:
-    """The folder of images that an entry of params.yaml names, decoded and split."""
+    """Decodes and splits the folder of images that an entry of params.yaml names."""
     listings = {part: _listing(dataset, part) for part in ("train", "test") if getattr(dataset, part) is not None}
     if "test" not in listings:
-        raise StudyError(f"datasets.{dataset.name}: needs `test`, a folder with a subfolder of images per class")
+        raise StudyError(f"datasets.{dataset.name}: needs `test`, a folder with one subfolder of images per class")
     classes = list(listings["test"])
     _check_classes(dataset, listings)
     if dataset.size is None or dataset.size < 1:
@@ -96,7 +97,7 @@ def find_folder(dataset: Dataset, work: Path = WORK) -> FoundFolder:
 
 
 Listing = dict[str, list[Path]]
-"""The image files of each class, both in the order of their names."""
+"""The image files of each class; classes and files are sorted by name."""
 
 
 def _listing(dataset: Dataset, part: str) -> Listing:
@@ -104,8 +105,8 @@ def _listing(dataset: Dataset, part: str) -> Listing:
     folder = _place(Path(getattr(dataset, part)).expanduser())
     if not folder.is_dir():
         raise MissingData(
-            f"{key}: there is no folder {folder}, here or in the mirror ({MIRROR}); correct the path, put the images "
-            "there, or set study.missing_data to skip"
+            f"{key}: the folder {folder} exists neither here nor in the mirror ({MIRROR}); correct the path, put the "
+            "images there, or set study.missing_data to skip"
         )
     listing = {
         child.name: sorted(path for path in child.rglob("*") if path.suffix.lower() in ENDINGS)
@@ -113,7 +114,7 @@ def _listing(dataset: Dataset, part: str) -> Listing:
         if child.is_dir() and not child.name.startswith(".")
     }
     if not listing:
-        raise StudyError(f"{key}: {folder} has no subfolders; expected one per class, with its images")
+        raise StudyError(f"{key}: {folder} has no subfolders; expected one subfolder of images per class")
     empty = [name for name, paths in listing.items() if not paths]
     if empty:
         raise StudyError(f"{key}: no images in the class {', '.join(empty)} of {folder}; fill or remove the subfolder")
@@ -121,7 +122,7 @@ def _listing(dataset: Dataset, part: str) -> Listing:
 
 
 def _place(folder: Path) -> Path:
-    """A relative path is looked for in the mirror first."""
+    """Looks for a relative path in the mirror first."""
     place = mirror()
     return place / folder if place is not None and (place / folder).is_dir() else folder
 
@@ -132,7 +133,7 @@ def _check_classes(dataset: Dataset, listings: dict[str, Listing]) -> None:
     train, test = set(listings["train"]), set(listings["test"])
     if train != test:
         raise StudyError(
-            f"datasets.{dataset.name}: train and test have to have the same classes; only in train: "
+            f"datasets.{dataset.name}: train and test must have the same classes; only in train: "
             f"{', '.join(sorted(train - test)) or 'none'}; only in test: {', '.join(sorted(test - train)) or 'none'}"
         )
 
@@ -146,7 +147,7 @@ def _decode(dataset: Dataset, listings: dict[str, Listing], work: Path) -> dict[
     ]
     done = sum(decoder.done() for decoder in decoders)
     if done:
-        say(f"{dataset.name}: {done} of {total} images were decoded before")
+        say(f"{dataset.name}: {done} of {total} images are already decoded")
     with warnings.catch_warnings(), progress(dataset.name, total, "images", done) as bar:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for decoder in decoders:
@@ -156,13 +157,13 @@ def _decode(dataset: Dataset, listings: dict[str, Listing], work: Path) -> dict[
         shown = "".join(f"\n  {line}" for line in unreadable[:SHOWN])
         raise StudyError(
             f"datasets.{dataset.name}: {len(unreadable)} of {total} images cannot be read:{shown}{more}\n"
-            "Replace or remove these files and run the same command again; classes that were read stay read."
+            "Replace or remove these files and run the same command again; finished classes are not decoded again."
         )
     return {part: decoder.pieces() for part, decoder in zip(listings, decoders, strict=True)}
 
 
 class Decoder:
-    """One part, class by class, appended to one file; a note per class that is in it says where."""
+    """Decodes one part class by class and appends the pixels to one file; a note per finished class says where."""
 
     def __init__(self, folder: Path, listing: Listing, size: int, unreadable: list[str]) -> None:
         self.listing, self.size, self.unreadable = listing, size, unreadable
@@ -191,7 +192,9 @@ class Decoder:
         return max((note["end"] for note in self._done.values()), default=0)
 
     def _unlink(self) -> None:
-        """After a kill before work/ was emptied, the prepared folder may have this very file, which is appended to."""
+        """Makes the file our own before we append to it: if an earlier run was killed before it emptied work/, the
+        prepared folder may still hold a hard link to it.
+        """
         if self.pixels.exists() and self.pixels.stat().st_nlink > 1:
             with files.replacing(self.pixels) as own:
                 shutil.copyfile(self.pixels, own)
@@ -224,7 +227,7 @@ class Decoder:
     def _class(
         self, paths: list[Path], start: int, file: IO[bytes], pool: ThreadPoolExecutor, bar: Progress
     ) -> dict[str, Any] | None:
-        """Appends the images of a class; None if one of them cannot be read."""
+        """Appends the images of a class; returns None if one of them cannot be read."""
         sizes, digest, end, whole = [], hashlib.sha256(), start, True
         for image in _decoded(paths, self.size, pool):
             bar.advance()
@@ -241,7 +244,7 @@ class Decoder:
         return {"start": start, "end": end, "sizes": sizes, "digest": digest.hexdigest()} if whole else None
 
     def _read_notes(self) -> dict[str, dict[str, Any]]:
-        """The classes whose files, size and pixels are still the same."""
+        """The notes of the classes whose files, size and pixels are unchanged."""
         length = self.pixels.stat().st_size if self.pixels.exists() else 0
         same = {}
         for name, mark in self._marks.items():
@@ -263,7 +266,7 @@ def _image(path: Path, size: int) -> np.ndarray | str:
     try:
         with Image.open(path, formats=FORMATS) as image:
             rgb = image.convert("RGB")
-    # Pillow's decoders raise whatever a broken file leads them into; each of them means that it cannot be read.
+    # On a broken file Pillow's decoders may raise any exception; each of them means that the file is unreadable.
     except Exception as error:
         return f"{path}: {error}"
     shorter = min(rgb.size)
@@ -274,6 +277,6 @@ def _image(path: Path, size: int) -> np.ndarray | str:
 
 
 def _mark(paths: list[Path], size: int) -> str:
-    """Changes when a file of the class or the size does."""
+    """A digest that changes when a file of the class or the size changes."""
     stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths]
     return hashlib.sha256(repr((size, stats)).encode()).hexdigest()

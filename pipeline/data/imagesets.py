@@ -16,7 +16,9 @@ PARTS = ("train", "validation", "test")
 
 
 class ImageSet:
-    """One part of a prepared image set. Pickled, it is only its place, so that workers open the files themselves."""
+    """One part of a prepared image set. Its pickle holds only the folder and the part: workers open the files
+    themselves.
+    """
 
     def __init__(self, folder: Path, part: str) -> None:
         self.folder, self.part = folder, part
@@ -25,7 +27,7 @@ class ImageSet:
         self.ragged: bool = self.summary["kind"] == "folder"
         stored = "test" if part == "test" else "train"
         if stored not in self.summary["rows"]:
-            raise StudyError(f"{folder}: has no {part} part; it is for testing only")
+            raise StudyError(f"{folder}: the data set has no {part} part; it is for testing only")
         labels = read_array(folder / f"{stored}_labels.npy")
         rows = np.arange(len(labels)) if part == "test" else read_array(folder / f"{part}_index.npy")
         self._rows = torch.from_numpy(rows)  # of the stored arrays
@@ -45,7 +47,7 @@ class ImageSet:
         return ImageSet, (self.folder, self.part)
 
     def take(self, rows: Tensor) -> Tensor | list[Tensor]:
-        """The images of these rows: uint8 [b, c, h, w], or where sizes differ a list of uint8 [c, h, w]."""
+        """The images of these rows: uint8 [b, c, h, w], or a list of uint8 [c, h, w] where sizes differ."""
         stored = self._rows[rows].numpy()
         if self.ragged:
             return [self._ragged(row) for row in stored]

@@ -1,8 +1,8 @@
-"""The paper's seven regression sets: what they contain, and which packages and addresses have them.
+"""The paper's seven regression sets: their checksums, and the packages and addresses that have them.
 
 The canonical form of a table is its float64 matrix, columns as in the literature's data.txt (features, then the
 target). Its digest is the SHA-256 of the text "<rows> <columns>\\n" followed by the matrix row by row as
-little-endian bytes. Every source of a set has to end in that digest.
+little-endian bytes. Every source of a set must give that digest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LITERATURE = (
 
 @dataclass(frozen=True)
 class Member:
-    """A file of a package; of a workbook, one sheet."""
+    """A file in a package, or one sheet of a workbook in it."""
 
     package: Package
     path: str
@@ -50,10 +50,10 @@ class Member:
 class KnownTable:
     folder: str  # its name in the literature's layout
     digest: str
-    columns: int  # files at other places have further columns behind these
+    columns: int  # other sources have more columns after these
     member: Member | None = None
     home: str | None = None
-    decimals: tuple[int, ...] | None = None  # of each column, where other places are more precise
+    decimals: tuple[int, ...] | None = None  # of each column, if other sources are more precise
 
     @property
     def homes(self) -> tuple[str, ...]:

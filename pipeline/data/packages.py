@@ -1,4 +1,4 @@
-"""Archives of package registries, pinned to a version and a checksum, fetched without running anything in them."""
+"""Downloads archives from package registries, pinned to a version and a checksum, and runs nothing in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 1800.0
 
 
 def fetch(package: Package, cache: Path) -> Path:
-    """The archive in the cache, where a whole one is used again and a damaged one is fetched anew."""
+    """The path of the archive in the cache; a missing or damaged archive is downloaded again."""
     kept = cache / package.archive
     if kept.exists() and files.sha256(kept) == package.sha256:
         return kept

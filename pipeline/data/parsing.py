@@ -1,4 +1,4 @@
-"""Tables of numbers out of text, with the line and the column of whatever is not a number."""
+"""Reads tables of numbers from text; errors name the line and the column of each cell that is not a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.errors import StudyError
 
 MISSING = {"", "?", "-", "na", "n/a", "nan", "null", "none"}
-SHOWN = 5  # bad cells named in an error
+SHOWN = 5  # bad cells that an error names
 
 Line = tuple[int, list[str]]
 """A line's number in its file, counted from 1, and its cells."""
@@ -26,13 +26,13 @@ def content(path: Path) -> bytes:
 
 
 def whitespace(data: bytes, file: str) -> np.ndarray:
-    """Numbers between blanks, without a heading: float64 [rows, columns]. ``file`` is for errors."""
+    """Reads blank-separated numbers without a heading: float64 [rows, columns]. Errors name ``file``."""
     lines = enumerate(_text(data, file).splitlines(), start=1)
     return numbers([(number, line.split()) for number, line in lines if line.strip()], file)
 
 
 def separated(data: bytes, file: str) -> tuple[list[str] | None, np.ndarray]:
-    """Numbers between commas, semicolons or tabs: the heading, if there is one, and the numbers."""
+    """Reads numbers separated by commas, semicolons or tabs; returns the heading, if there is one, and the numbers."""
     text = _text(data, file)
     opening = text[: text.find("\n")] if "\n" in text else text
     delimiter = max(",;\t", key=opening.count)
@@ -45,7 +45,7 @@ def separated(data: bytes, file: str) -> tuple[list[str] | None, np.ndarray]:
 
 
 def numbers(lines: Sequence[Line], file: str, heading: Sequence[str] | None = None) -> np.ndarray:
-    """The cells as float64 [rows, columns], all finite, or an error that names the first ones that are not."""
+    """The cells as float64 [rows, columns]; an error names the first cells that are not finite numbers."""
     if not lines:
         raise StudyError(f"{file}: no rows; expected one line of numbers per example")
     width = len(heading or lines[0][1])
@@ -60,14 +60,14 @@ def numbers(lines: Sequence[Line], file: str, heading: Sequence[str] | None = No
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise StudyError(
-            f"{file}: {'; '.join(wrong[:SHOWN])}{more}. Every cell has to be a finite number: "
+            f"{file}: {'; '.join(wrong[:SHOWN])}{more}. Every cell must be a finite number: "
             "remove or fill in these rows, and encode text as numbers"
         )
     return np.array([[float(cell) for cell in cells] for _, cells in lines])
 
 
 def integers(path: Path) -> list[int]:
-    """An index file: whole numbers between blanks, which some programs write as 3.0000e+00."""
+    """Reads an index file: blank-separated whole numbers, which some programs write as 3.0000e+00."""
     values = whitespace(content(path), str(path)).ravel()
     if not all(value.is_integer() for value in values):
         raise StudyError(f"{path}: expected whole numbers only")
@@ -82,7 +82,7 @@ def _text(data: bytes, file: str) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    if "_" in cell:  # Python reads 1_000 as a number, no other program does
+    if "_" in cell:  # only Python reads 1_000 as a number
         return False
     try:
         float(cell)

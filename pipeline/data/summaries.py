@@ -1,4 +1,6 @@
-"""What `prepare` wrote of a data set: its arrays, and summary.json, which says what it is, or why it is missing."""
+"""Readers of the files that `prepare` writes: arrays, and summary.json, which describes the data set or says why it
+is missing.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ from pipeline.errors import StudyError
 
 
 def read_summary(folder: Path, *kinds: str) -> dict[str, Any]:
-    """The summary of a data set of one of these kinds."""
+    """The summary of a data set; an error if the data set is missing or of none of these kinds."""
     summary = _summary(folder)
     if "missing" in summary:
         raise StudyError(f"{folder}: the data set is missing: {summary['missing']}")
     if summary["kind"] not in kinds:
-        raise StudyError(f"{folder}: is of the kind {summary['kind']}, expected {' or '.join(kinds)}")
+        raise StudyError(f"{folder}: the data set is of the kind {summary['kind']}, expected {' or '.join(kinds)}")
     return summary
 
 
 def read_array(path: Path, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
-    """An array of numbers; one of objects is refused, as reading it would run what it says."""
+    """Reads an array of numbers. Arrays of objects are refused, because unpickling them could run code."""
     try:
         array: np.ndarray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
@@ -31,11 +33,11 @@ def read_array(path: Path, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
 
 
 def read_pixels(path: Path, length: int) -> np.ndarray:
-    """A file of at least so many bytes, memory-mapped."""
+    """Memory-maps a file that has at least ``length`` bytes."""
     try:
         pixels = np.memmap(path, np.uint8, mode="r")
         if len(pixels) < length:
-            raise ValueError(f"it has {len(pixels)} bytes of {length}")
+            raise ValueError(f"it has {len(pixels)} bytes instead of {length}")
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     return pixels
@@ -43,7 +45,7 @@ def read_pixels(path: Path, length: int) -> np.ndarray:
 
 def _unreadable(path: Path, error: Exception) -> StudyError:
     return StudyError(
-        f"{path}: cannot be read ({error}); make it anew with `python -m pipeline.prepare {path.parent.name}`"
+        f"{path}: cannot be read ({error}); write it again with `python -m pipeline.prepare {path.parent.name}`"
     )
 
 

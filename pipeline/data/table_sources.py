@@ -1,4 +1,4 @@
-"""A table found: in a folder of the literature's layout, in a CSV file, in a package or at its home."""
+"""Finds a table in a folder of the literature's layout, in a CSV file, in a package or on its home page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pipeline.errors import StudyError
 from pipeline.params import Dataset
 
 LAYOUT = "data.txt, index_features.txt and index_target.txt (and n_splits.txt and index_*_k.txt for standard splits)"
-LARGEST = 64 << 20  # bytes; the largest of the known tables has 1.2 MB
+LARGEST = 64 << 20  # bytes; the largest known table has 1.2 MB
 
 
 @dataclass(frozen=True)
 class RawTable:
-    """The matrix of a file, which of its columns are what, and the file's own splits if it has any."""
+    """A file's matrix, the roles of its columns, and the file's own splits if it has any."""
 
     file: str
     values: np.ndarray  # float64 [rows, columns]
@@ -37,7 +37,7 @@ def find(dataset: Dataset, cache: Path) -> tuple[RawTable, str]:
     if dataset.file is not None:
         return _csv(dataset, _existing(dataset, "file", dataset.file)), dataset.file
     folder = dataset.folder
-    assert folder is not None  # params.yaml is refused without one of the two
+    assert folder is not None  # reading params.yaml requires one of the two
     if any(mark in folder for mark in "/\\~"):
         return _layout(dataset, _existing(dataset, "folder", folder)), folder
     sources = [Source(f"the mirror ({MIRROR})", lambda: _layout(dataset, in_mirror(f"uci/{folder}")))]
@@ -57,15 +57,15 @@ def _existing(dataset: Dataset, key: str, value: str) -> Path:
 
 
 def _layout(dataset: Dataset, folder: Path) -> RawTable:
-    """data.txt, index_features.txt, index_target.txt; for standard splits also n_splits.txt and index_*_k.txt."""
+    """Reads data.txt, index_features.txt, index_target.txt; for standard splits also n_splits.txt and index_*_k.txt."""
     file = folder / "data.txt"
     data = _checked_content(dataset, file)
     known = TABLES.get(folder.name) if dataset.folder == folder.name else None
     values = parsing.whitespace(data, str(file))
     if known and digest(values) != known.digest:
         raise StudyError(
-            f"{file}: its numbers have the checksum {digest(values)}, those of this data set {known.digest}; "
-            "the file is altered or cut off: replace it, or take it away and another source is tried"
+            f"{file}: its numbers have the checksum {digest(values)}, expected {known.digest}; the file is altered or "
+            "cut off: replace it, or remove it and the next source is tried"
         )
     target = parsing.integers(folder / "index_target.txt")
     if len(target) != 1:
@@ -74,7 +74,7 @@ def _layout(dataset: Dataset, folder: Path) -> RawTable:
     _check_columns(features, values.shape[1], folder / "index_features.txt")
     _check_columns(target, values.shape[1], folder / "index_target.txt")
     if target[0] in features:
-        raise StudyError(f"{folder / 'index_features.txt'}: column {target[0]} is the target; take it out")
+        raise StudyError(f"{folder / 'index_features.txt'}: column {target[0]} is the target; remove it")
     tests = _index_files(folder, len(values)) if dataset.splits == "standard" else None
     if known:
         _check_indices(folder, known, features, target[0], tests, len(values))
@@ -84,18 +84,18 @@ def _layout(dataset: Dataset, folder: Path) -> RawTable:
 def _check_indices(
     folder: Path, known: KnownTable, features: list[int], target: int, tests: list[list[int]] | None, rows: int
 ) -> None:
-    """That a known table is asked the same question and split in the same way wherever it comes from."""
+    """Checks that a known table has the same features, target and splits whatever source it comes from."""
     last = known.columns - 1
     if target != last or features != list(range(last)):
         raise StudyError(
             f"{folder}: index_target.txt and index_features.txt name column {target} as target and {features} as "
-            f"features; of this data set they are column {last} and all before it. Replace these files, or give the "
-            "folder as a path and it is taken as a data set of its own"
+            f"features; in this data set column {last} is the target and all columns before it are features. Replace "
+            "these files, or give the folder as a path to use it as a separate data set"
         )
     if tests is not None and tests != splits.standard(rows):
         raise StudyError(
             f"{folder}: its index_test_*.txt are not the literature's splits of this data set; replace them, or give "
-            "the folder as a path and it is taken as a data set of its own"
+            "the folder as a path to use it as a separate data set"
         )
 
 
@@ -193,7 +193,7 @@ def _at_home(known: KnownTable, url: str, cache: Path) -> RawTable:
 
 
 def _canonical(known: KnownTable, data: bytes, file: str, sheet: int | None) -> RawTable:
-    """The table in its canonical form, whichever file it is taken from."""
+    """The table in its canonical form, whichever file it comes from."""
     try:
         if sheet is not None:
             lines = list(enumerate(workbook.sheet(data, sheet), start=2))
@@ -210,12 +210,12 @@ def _canonical(known: KnownTable, data: bytes, file: str, sheet: int | None) -> 
     if digest(values) != known.digest:
         raise Unavailable(f"{file}: its numbers have the checksum {digest(values)}, expected {known.digest}")
     target = known.columns - 1
-    # The literature's index files are drawn from a seed; sources without them are split by the same draw.
+    # The literature draws its index files from a seed; the same draw splits sources that lack them.
     return RawTable(file, values, list(range(target)), target, splits.standard(len(values)))
 
 
 def _rounded(values: np.ndarray, decimals: Sequence[int]) -> np.ndarray:
-    """Half-way cases go up, seen in decimal: 98.05 becomes 98.1, although its float lies below."""
+    """Rounds halves up, in decimal: 98.05 becomes 98.1, although its float lies below."""
     units = [Decimal(1).scaleb(-places) for places in decimals]
     rows = [
         [

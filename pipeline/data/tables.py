@@ -1,4 +1,4 @@
-"""Regression tables: found, checked, split and written by ``prepare``."""
+"""Regression tables, which ``prepare`` finds, checks, splits and writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FoundTable:
 
 
 def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:
-    """The table that an entry of params.yaml describes, checked and split."""
+    """Finds, checks and splits the table that an entry of params.yaml describes."""
     raw, source = table_sources.find(dataset, cache)
     x, y = raw.values[:, raw.features], raw.values[:, raw.target]
     notes = _check(raw, x, y)
@@ -56,7 +56,7 @@ def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:
 
 def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
     if x.shape[1] == 0:
-        raise StudyError(f"{raw.file}: no feature column beside the target")
+        raise StudyError(f"{raw.file}: there is no feature column besides the target")
     if np.ptp(y) == 0:
         raise StudyError(
             f"{raw.file}: the target, {_name(raw, raw.target)}, is {y[0]:g} in every row; name another column as target"
@@ -66,10 +66,10 @@ def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
         if np.abs(values).max() > largest:
             raise StudyError(
                 f"{raw.file}: {_name(raw, column)} has an entry of {np.abs(values).max():g}; networks compute in "
-                f"float32, which ends at {largest:.1e}: give it in a larger unit"
+                f"float32, which ends at {largest:.1e}: use a larger unit"
             )
     constant = [_name(raw, raw.features[i]) for i in np.flatnonzero(np.ptp(x, axis=0) == 0)]
-    return [f"{name} is the same in every row: standardised, it is zero and says nothing" for name in constant]
+    return [f"{name} is the same in every row: it is zero after standardisation and tells nothing" for name in constant]
 
 
 def _check_tests(raw: RawTable, tests: list[list[int]]) -> None:
@@ -77,8 +77,8 @@ def _check_tests(raw: RawTable, tests: list[list[int]]) -> None:
     for index, test in enumerate(tests):
         if rows - len(test) < 2:
             raise StudyError(
-                f"{raw.file}: part {index} of its splits tests on {len(test)} of {rows} rows; expected two at least to "
-                "learn from"
+                f"{raw.file}: part {index} of its splits tests on {len(test)} of {rows} rows; expected at least two "
+                "rows left for training"
             )
 
 

@@ -18,10 +18,10 @@ def sheet(workbook: bytes, number: int) -> list[list[str]]:
         text = file.read(LIMIT + 1)
     if len(text) > LIMIT:
         raise ValueError(f"sheet {number} is larger than {LIMIT} bytes")
-    # Entities could expand without bound; no workbook has any. Zeros are of encodings that hide the word.
+    # Entities could expand without bound, and no workbook has any. Zero bytes mean an encoding that hides the word.
     if b"<!DOCTYPE" in text or b"\0" in text:
         raise ValueError(f"sheet {number} declares XML entities")
-    sheet = ElementTree.fromstring(text)  # nosec B314 # it has neither entities nor a size to fear
+    sheet = ElementTree.fromstring(text)  # nosec B314 # no entities, bounded size
     rows = [_row(row) for row in sheet.iter(f"{SPACE}row")]
     return rows[1:]
 

@@ -1,7 +1,7 @@
-"""Which images make up a step, for every worker, whatever the number of workers.
+"""Chooses the images of a step for every worker, whatever the number of workers.
 
-All workers draw the same permutation of the training images, so the *global* batch of a step depends on seed, epoch and
-step alone; each worker takes a contiguous share of it.
+All workers draw the same permutation of the training images, so the *global* batch of a step depends only on seed,
+epoch and step. Each worker takes a contiguous share of it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ EVALUATION_BATCH = 100
 
 
 class Part(NamedTuple):
-    """Images that go through the network at once.
+    """Images that pass through the network together.
 
-    ``weight`` is the part's share of the global batch times the number of workers: as gradients are *averaged* over
-    workers, ``weight * mean`` over the parts of all workers comes out as the mean over the global batch.
+    ``weight`` is the part's share of the global batch times the number of workers. Gradients are *averaged* over
+    workers, so the sum of ``weight * mean`` over all parts becomes the mean over the global batch.
     """
 
     images: Tensor
@@ -39,9 +39,9 @@ class Batches:
 
     Args:
         size: images in a global batch; the last one of an epoch may be smaller.
-        examples: how many of the images are used.
-        steps: of an epoch.
-        accumulate: in how many parts a worker works off its share, to bound memory.
+        examples: number of images to use.
+        steps: steps per epoch.
+        accumulate: number of parts in which a worker processes its share, to bound memory.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Batches:
         rows = self.rows(epoch, step)
         share = self.group.share(rows)
         if not len(share):
-            # A last batch smaller than the number of workers: this worker takes part without counting.
+            # The last batch has fewer images than there are workers: this worker takes part with weight zero.
             return [self._part(rows[:1], 0.0, epoch, step, 0)]
         pieces = [piece for piece in share.tensor_split(self.accumulate) if len(piece)]
         weight = self.group.size / len(rows)
@@ -86,13 +86,13 @@ class Batches:
 
 def in_order(images: ImageSet, rows: Tensor, transform: Transform, device: torch.device) -> Iterator[Part]:
     """Images for evaluation, a bounded number at a time."""
-    unused = torch.Generator()  # nothing about evaluation is random
+    unused = torch.Generator()  # evaluation transforms are not random
     for some in rows.split(EVALUATION_BATCH):
         pixels = transform(_stored(images, some, device), unused)
         yield Part(pixels, images.labels[some].to(device), float(len(some)))
 
 
 def _stored(images: ImageSet, rows: Tensor, device: torch.device) -> Batch:
-    """Images where they are going to be changed: bytes are a quarter of what the network takes, and a GPU is faster."""
+    """Stored images on the device that transforms them: bytes are a quarter of the network's input, a GPU is faster."""
     taken = images.take(rows)
     return taken.to(device) if isinstance(taken, Tensor) else [image.to(device) for image in taken]

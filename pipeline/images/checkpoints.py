@@ -1,7 +1,7 @@
-"""What training goes on from: the last two states of a run, each written whole.
+"""Checkpoints of training: the last two states of a run, each written atomically.
 
-A state is a dictionary of tensors and plain values. One that cannot be read makes way for the one before, and is kept
-under another name: it may be the disk that could not be read.
+A state is a dictionary of tensors and plain values. If the newest cannot be read, training resumes from the one before
+it. The unreadable file is kept under another name, because the fault may lie with the disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Checkpoints:
         return path
 
     def paths(self) -> list[Anywhere]:
-        """The newest first."""
+        """The checkpoints, newest first."""
         return storage.found(self.folder, "checkpoint-*.pt")[::-1]
 
     def newest(self) -> Anywhere | None:
@@ -46,7 +46,7 @@ class Checkpoints:
         return None
 
     def _remove_halves(self) -> None:
-        """Whoever began to write them is gone, and maybe its node: a folder has one writer at a time, which asks us."""
+        """Removes half-written files. A folder has one writer at a time, the caller, so their writers are gone."""
         for left in storage.found(self.folder, ".checkpoint-*.tmp"):
             storage.remove(left)
 

@@ -1,4 +1,4 @@
-"""What the report draws of a cell's predictions, over all its seeds."""
+"""Data of the report's curves and histograms of a cell's predictions, over all its seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ KINDS = ("total", "aleatoric", "epistemic")
 
 
 def curves(seeds: Sequence[Predictions], others: Sequence[Predictions]) -> dict[str, Any]:
-    """Args: predictions on test images, one of each seed, and those on images from elsewhere."""
+    """The curves of a cell.
+
+    Args:
+        seeds: predictions on test images, one entry per seed.
+        others: predictions on foreign images.
+    """
     return {
         "reliability": _reliability(seeds),
         "rejection": _rejection(seeds),

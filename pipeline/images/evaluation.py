@@ -1,4 +1,4 @@
-"""Scores a trained cell on test images and on images from elsewhere, seed by seed."""
+"""Scores a trained cell on test images and on images of other data sets, seed by seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline.images.predictions import Predictions
 from pipeline.params import Cell
 from pipeline.registry.metrics import measured
 
-HEADLINE = ("misclassification", "nll", "ece")  # what DVC shows; scores.json has them all
+HEADLINE = ("misclassification", "nll", "ece")  # DVC shows these; scores.json has all
 
 
 def run(cell: Cell) -> None:
@@ -31,7 +31,7 @@ def run(cell: Cell) -> None:
     seeds = kept.of(cell, training["seeds"], list(others))
     depends_on = [cell.fingerprint("evaluate"), *(seed.digest for seed in seeds), *kept.digests(cell, list(others))]
     if cell.resources.gpu and not torch.cuda.is_available():
-        say(f"evaluate {cell.name}: no GPU here, so it goes on without (resources.gpu)")
+        say(f"evaluate {cell.name}: there is no GPU here; evaluating on the CPU (resources.gpu)")
     with tracking.run(cell, "evaluate", state=cell.state("evaluate"), depends_on=depends_on) as tracked:
         tracked.params({**cell.parameters("evaluate"), "seeds": len(seeds)})
         tracked.dataset(jobs.summary(cell.data), context="test")
@@ -61,12 +61,12 @@ def auroc(test: Predictions, foreign: Predictions) -> Tensor:
 
 
 def auroc_epistemic(test: Predictions, foreign: Predictions) -> Tensor | None:
-    """Likewise by epistemic uncertainty; None for a network that has none."""
+    """How well epistemic uncertainty tells them apart; None for a network without epistemic uncertainty."""
     return mnvi.metrics.auroc(test.epistemic, foreign.epistemic) if bool(test.epistemic.any()) else None
 
 
 def metrics(test: Predictions, others: dict[str, Predictions]) -> dict[str, float]:
-    """Of one seed. Fractions, not percent; `auroc_<set>` is about the foreign images of that set."""
+    """The metrics of one seed, as fractions, not percent; `auroc_<set>` uses the foreign images of that set."""
     found = {metric.name: metric.measure(test.probs, test.labels) for metric in measured("classification")}
     for name, foreign in others.items():
         for metric in measured("classification", foreign=True):
@@ -96,7 +96,7 @@ def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -
 
 
 def _summary(values: list[float]) -> dict[str, Any]:
-    """The standard deviation is that of the runs; one run has none."""
+    """The standard deviation is taken over the runs; a single run has none."""
     std = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.fmean(values), "std": std, "values": values}
 
@@ -111,12 +111,12 @@ def _flat(scores: dict[str, Any]) -> dict[str, float]:
 
 
 def _others(cell: Cell) -> dict[str, ImageSet]:
-    """The sets of images from elsewhere that are there."""
+    """The foreign image sets whose data are available."""
     found = {}
     for name, folder in cell.ood.items():
         why = missing.why(folder)
         if why is not None:
-            say(f"{cell.name}: no AUROC against {name}, its data are missing: {why}")
+            say(f"{cell.name}: no AUROC against {name}, whose data are missing: {why}")
             continue
         found[name] = load_images(folder, "test")
     return found

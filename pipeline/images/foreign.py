@@ -1,4 +1,4 @@
-"""Images from elsewhere, brought to the form that a network knows from its own."""
+"""Converts images of other data sets to the form of a network's own images."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pipeline.params import Cell
 
 
 def transform(cell: Cell, own: Tensor) -> Transform:
-    """Of images from elsewhere, for evaluation; ``own`` is one of the cell's images as they are stored."""
+    """The evaluation transform for foreign images; ``own`` is one of the cell's stored images."""
     evaluation = jobs.transform(cell, training=False)
     cropped = AUGMENTATIONS[cell.experiment.augmentation or "none"].crop is not None
     return lambda batch, generator: evaluation(fitted(batch, own, cropped), generator)
 
 
 def fitted(batch: Batch, own: Tensor, cropped: bool) -> Batch:
-    """The batch as if it had been stored with the network's own images; one that is like them stays as it is.
+    """The batch in the form of the network's own stored images; a batch that already has it stays unchanged.
 
     Args:
         own: one of the network's own images, uint8 [c, h, w].
-        cropped: whether a crop makes one size of them later: then only the smaller sides have to agree.
+        cropped: whether a later crop gives all images one size; then only the smaller sides must agree.
     """
     if isinstance(batch, Tensor) and batch.shape[1:] == own.shape:
         return batch
@@ -50,7 +50,7 @@ def _coloured(image: Tensor, channels: int) -> Tensor:
 
 
 def _resized(image: Tensor, target: list[int], cropped: bool) -> Tensor:
-    """With the smaller side of the target, or just large enough to cover it; the aspect ratio is kept."""
+    """Resizes to the target's smaller side, or just large enough to cover the target; keeps the aspect ratio."""
     sides = image.shape[1:]
     scale = min(target) / min(sides) if cropped else max(t / side for t, side in zip(target, sides, strict=True))
     size = [round(side * scale) for side in sides]

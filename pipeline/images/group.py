@@ -1,4 +1,4 @@
-"""The workers of one training as each of them sees itself; alone, nothing is sent anywhere."""
+"""One worker's view of the workers of a training; a worker alone sends nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Group:
 
     @classmethod
     def joined(cls, device: torch.device) -> Group:
-        """The process group that was initialised, or a group of one."""
+        """The initialised process group, or a group of one."""
         if not dist.is_initialized():
             return cls(device=device)
         return cls(dist.get_rank(), dist.get_world_size(), device)
@@ -33,8 +33,8 @@ class Group:
     def wrap(self, module: nn.Module) -> nn.Module:
         """Averages gradients over workers.
 
-        Buffers are not sent along: training does not read them, every worker's batch norm follows its own images, and
-        what counts is rank 0's (:meth:`copy_buffers`). Gradients live where they are sent from, so that they are
+        Buffers are not exchanged: training does not read them, every worker's batch norm follows its own images, and
+        only rank 0's count (:meth:`copy_buffers`). Gradients live in the communication buckets, so that they are
         neither copied nor held twice.
         """
         if self.size == 1:
@@ -52,11 +52,11 @@ class Group:
         return values
 
     def share(self, rows: Tensor) -> Tensor:
-        """A contiguous part of the rows; sizes differ by one at most, and the parts of all workers are the whole."""
+        """This worker's contiguous part of the rows; sizes differ by at most one, and all parts make up the rows."""
         return rows.tensor_split(self.size)[self.rank]
 
     def from_first(self, value: T) -> T:
-        """What rank 0 gave."""
+        """Rank 0's value, on every worker."""
         if self.size == 1:
             return value
         box = [value]
@@ -64,7 +64,7 @@ class Group:
         return box[0]
 
     def copy_buffers(self, module: nn.Module) -> None:
-        """Gives everyone the buffers of rank 0, as they are what it will save."""
+        """Gives every worker the buffers of rank 0, which are the ones that rank 0 saves."""
         if self.size > 1:
             for buffer in module.buffers():
                 dist.broadcast(buffer, src=0)

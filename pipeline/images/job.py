@@ -1,6 +1,6 @@
-"""One training: a cell with the hyperparameters it has now, a seed, and where its data and its state are.
+"""One training: a cell with its current hyperparameters, a seed, and the places of its data and state.
 
-Workers run in folders of their own, and on other machines: nothing here is seen from the folder of the stage.
+Workers run in their own folders and on other machines, so nothing here may be relative to the folder of the stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pipeline.storage import Anywhere
 
 @dataclass(frozen=True)
 class Data:
-    """A prepared data set. Through storage, each node fetches it once; else all machines see it under this path."""
+    """A prepared data set. With storage, each node fetches it once; otherwise all machines see it under this path."""
 
     path: Path
     digest: str
@@ -35,7 +35,7 @@ class Data:
 
     @property
     def folder(self) -> Path:
-        """Where it is on this machine."""
+        """The folder of the data on this machine."""
         return self.path if self.contents is None else self.contents.here()
 
 
@@ -45,7 +45,7 @@ class Job:
     seed: int
     data: Data
     state: Anywhere
-    checkpoint_steps: int = 1000  # an epoch may take hours; the loss of one is bounded by these two
+    checkpoint_steps: int = 1000  # an epoch may take hours; these two bound the work that a crash loses
     checkpoint_seconds: float = 300.0
 
     @property
@@ -54,14 +54,14 @@ class Job:
 
 
 def data_of(cell: Cell) -> Data:
-    """The cell's data, put into storage if there is one and a cluster to fetch them from it."""
+    """The cell's data; if there is a storage and a cluster to fetch them from it, publishes them there."""
     root = storage.root() if os.environ.get("RAY_ADDRESS") else None
     contents = None if root is None else blobs.publish({".": cell.data}, root)
     return Data(cell.data.absolute(), digest(cell.data), contents)
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """Of the data in a folder that `prepare` made."""
+    """The summary of a data set that `prepare` wrote."""
     found: dict[str, Any] = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")
     return found
 
@@ -71,7 +71,7 @@ def digest(folder: Path) -> str:
 
 
 def state_folder(cell: Cell, stage: str) -> Anywhere:
-    """Where workers keep what they go on from: in storage if there is one, so that any node can."""
+    """The folder of the workers' checkpoints: in storage if there is one, so that any node can resume."""
     root = storage.root()
     return cell.state(stage).absolute() if root is None else root / str(cell.state(stage))
 
@@ -90,7 +90,7 @@ def num_examples(job: Job, available: int) -> int:
 
 
 def steps(job: Job) -> int:
-    """Steps of an epoch."""
+    """Steps per epoch."""
     images = load_images(job.data.folder, "train")
     whole = math.ceil(num_examples(job, len(images)) / job.cell.experiment.batch_size)
     return min(job.limits.steps_per_epoch or whole, whole)
@@ -98,11 +98,11 @@ def steps(job: Job) -> int:
 
 def transform(cell: Cell, *, training: bool) -> Transform:
     recipe = cell.experiment
-    assert recipe.normalisation is not None  # params.yaml is refused without it
+    assert recipe.normalisation is not None  # reading params.yaml requires it
     return augmentation.transform(recipe.augmentation or "none", recipe.normalisation, training)
 
 
 def example(job: Job) -> Tensor:
-    """Two images as a served network takes them: bytes, cropped if the recipe crops."""
+    """Two images in the form that a served network takes: bytes, cropped if the recipe crops."""
     images = load_images(job.data.folder, "test")
     return augmentation.as_asked(job.cell.experiment.augmentation or "none", images.take(torch.arange(2)))

@@ -1,12 +1,12 @@
 """The epoch loop that one worker runs, alone or with others.
 
-Loss of a step over the global batch of B images, whatever the number of workers:
+The loss of a step is over the global batch of B images, whatever the number of workers:
 
     1/B Σ_b −E[log p(y_b)] + κ/N KL
 
 Each worker contributes its share of the sum and the whole KL; gradients are averaged over workers, so the KL counts
-once. Everything random follows from (seed, epoch, step, rank): a run that goes on from a checkpoint ends with the same
-weights, bit for bit on a CPU, as one that was left alone.
+once. All random numbers follow from (seed, epoch, step, rank): a run that resumes from a checkpoint ends with the same
+weights as an uninterrupted one, bit for bit on a CPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass
 class Position:
-    """Where training stands, and what it has found so far."""
+    """The position in training, and the results so far."""
 
     epoch: int = 0
     step: int = 0
@@ -63,11 +63,11 @@ def run(
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Position:
-    """Trains to the end of the schedule, from where the last checkpoint left off.
+    """Trains from the last checkpoint to the end of the schedule.
 
     Args:
-        on_epoch: is given every epoch's figures on every worker; after a restart all those so far come once more.
-        should_stop: asked on rank 0 before each step; training then ends without being finished.
+        on_epoch: called on every worker with every epoch's figures; after a restart, with all earlier ones again.
+        should_stop: called on rank 0 before each step; if it returns true, training ends unfinished.
     """
     training, validation = (load_images(job.data.folder, part) for part in ("train", "validation"))
     return Loop(job, group, jobs.objective(job), training, validation).run(on_epoch, should_stop)
@@ -117,7 +117,7 @@ class Loop:
         return self.at
 
     def _epoch(self, should_stop: Callable[[], bool]) -> bool:
-        """Whether it went to its end."""
+        """Trains one epoch; returns whether it ran to its end."""
         at, started = self.at, time.monotonic() - self.at.seconds
         self.model.train()
         while at.step < self.batches.steps:
@@ -190,7 +190,7 @@ class Loop:
         self.scaler.update()
 
     def _without_sending(self, more: bool) -> AbstractContextManager[None]:
-        """Gradients go round once a step, with its last part."""
+        """Workers exchange gradients once per step, with its last part."""
         if more and isinstance(self.model, DistributedDataParallel):
             return self.model.no_sync()
         return nullcontext()
@@ -203,7 +203,7 @@ class Loop:
         self.group.copy_buffers(self.objective)
         self.objective.eval()
         torch.manual_seed(derived_seed(self.job.seed, "validation", self.group.rank))
-        totals = torch.zeros(3, dtype=torch.float64, device=self.group.device)  # nll, wrong, batches without an answer
+        totals = torch.zeros(3, dtype=torch.float64, device=self.group.device)  # nll, wrong, non-finite batches
         count = min(self.job.limits.validation_examples or len(self.validation), len(self.validation))
         rows = self.group.share(torch.arange(count))
         transform = jobs.transform(self.job.cell, training=False)
@@ -216,14 +216,14 @@ class Loop:
             totals[0] -= prediction.log_prob(labels).double().sum()
             totals[1] += (prediction.probs.argmax(-1) != labels).sum()
         nll, error, unanswered = (self.group.sum(totals) / count).tolist()
-        if unanswered:  # the last step of an epoch has no loss after it; the others' workers have to know, too
+        if unanswered:  # no loss follows an epoch's last step to show it; every worker must raise
             raise Diverged(
-                self._diverged(f"outputs for validation images are no finite numbers after epoch {self.at.epoch + 1}")
+                self._diverged(f"outputs for validation images are not finite after epoch {self.at.epoch + 1}")
             )
         return nll, error
 
     def _keep_best(self, nll: float | None, error: float | None) -> None:
-        """By the validation images as ``selection`` says; without any the last weights are the best."""
+        """Keeps the weights if they are the best by ``selection``; without validation images the last are the best."""
         at = self.at
         if nll is not None and error is not None:
             by_error = self.recipe.selection == "error"
@@ -287,7 +287,7 @@ def _finite(out: Output) -> bool:
 
 
 def _largest_gradient(parameters: list[Parameter]) -> Tensor:
-    """The ∞-norm, NaN included; torch's own function for it takes ten times as long on a CPU."""
+    """The ∞-norm, NaN included; torch's own function takes ten times as long on a CPU."""
     ends = [end for parameter in parameters if parameter.grad is not None for end in parameter.grad.aminmax()]
     return torch.stack(ends).abs().max()
 

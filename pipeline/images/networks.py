@@ -1,4 +1,4 @@
-"""From a cell to what is trained: its network under its method, with the loss."""
+"""Builds a cell's network with its method, and the loss."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LOGIT_SAMPLES = 64
 
 
 def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) -> mnvi.Objective:
-    """The loss of a cell's method with freshly drawn weights; torch's global generator is left as it was.
+    """The objective of a cell's method with freshly drawn weights; torch's global generator stays unchanged.
 
     Args:
-        seed: of the weights.
+        seed: seed of the weights.
         examples: N, so that κ = kappa_over_n · N.
     """
     method, dropout = cell.known_method, float(cell.hyperparameters.get("dropout", 0.0))
@@ -33,12 +33,12 @@ def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) 
 
 
 def kappa_over_n(cell: Cell) -> float:
-    """Weight of the KL divergence in the loss per example; 0 where there is no posterior."""
+    """Weight of the KL divergence in the loss per example; 0 for methods without a posterior."""
     return float(cell.hyperparameters["kappa_over_n"]) if cell.known_method.has_kl else 0.0
 
 
 def weight_decay(cell: Cell) -> float:
-    """The recipe's, unless a KL divergence takes its place."""
+    """The recipe's weight decay; 0 if a KL divergence takes its place."""
     if not cell.known_method.has_kl or "weight_decay" in cell.hyperparameters:
         return cell.experiment.weight_decay
     return 0.0

@@ -18,7 +18,7 @@ EACH = 10
 
 
 def extremes(path: Path, images: ImageSet, found: Predictions) -> None:
-    """A row of the most certain images above one of the least certain, each with label, prediction and entropy."""
+    """Draws the most certain images above the least certain ones, each with label, prediction and entropy."""
     order = found.total.argsort(stable=True)
     each = min(EACH, len(order))
     figure = Figure(figsize=(1.15 * each, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""What a trained network says about images: probabilities, and why it is uncertain."""
+"""A trained network's predictions for images: probabilities, and aleatoric and epistemic uncertainty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.images.batches import EVALUATION_BATCH, Transform, in_order
 from pipeline.images.networks import LOGIT_SAMPLES
 from pipeline.images.randomness import derived_seed
 
-REPEATS = 20  # timings of a batch
+REPEATS = 20  # timings per batch
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Predictions:
 def predict(
     net: nn.Module, images: ImageSet, rows: Tensor, transform: Transform, device: torch.device, seed: int
 ) -> Predictions:
-    """Predictions in float64, where the probability of an unlikely class does not vanish."""
+    """Predictions in float64, in which the probability of an unlikely class does not underflow."""
     torch.manual_seed(derived_seed(seed, "evaluation"))
     net.eval()
     parts = []
@@ -55,7 +55,7 @@ def predict(
 
 
 def sampled_probabilities(out: Output) -> Tensor:
-    """[S, N, C] float64; S is 1 for a network without uncertainty about itself."""
+    """Sampled probabilities, [S, N, C] float64; S is 1 for a network without epistemic uncertainty."""
     if isinstance(out, Tensor):
         logits = out.unsqueeze(0)
     elif isinstance(out, mnvi.Samples):
@@ -67,7 +67,9 @@ def sampled_probabilities(out: Output) -> Tensor:
 
 @torch.inference_mode()
 def milliseconds(net: nn.Module, images: ImageSet, transform: Transform, device: torch.device) -> float:
-    """Time from a batch of 100 images to their probabilities; the shortest, as what else a machine does only adds."""
+    """Time from a batch of 100 images to their probabilities: the shortest of all repeats, because other load on the
+    machine only adds time.
+    """
     rows = torch.arange(EVALUATION_BATCH) % len(images)
     batch = transform(images.take(rows), torch.Generator()).to(device)
     likelihood = mnvi.CategoricalLikelihood(num_samples=LOGIT_SAMPLES)

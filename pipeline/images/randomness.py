@@ -1,4 +1,4 @@
-"""Seeds that follow from where training stands, so that an interrupted run draws what an undisturbed one draws."""
+"""Seeds derived from the position in training: an interrupted run draws the same numbers as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 
 def derived_seed(*parts: int | str) -> int:
-    """A seed for a purpose and a place, such as ``derived_seed(seed, "order", epoch)``."""
+    """A seed for a purpose and a position, such as ``derived_seed(seed, "order", epoch)``."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1  # torch takes 63 bits without a sign
+    return int.from_bytes(digest[:8], "big") >> 1  # torch takes 63 unsigned bits
 
 
 def generator(*parts: int | str) -> torch.Generator:

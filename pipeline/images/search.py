@@ -1,11 +1,11 @@
-"""Chooses a cell's hyperparameters by validation NLL: Ray Tune over its grid, ASHA ending what falls behind.
+"""Chooses a cell's hyperparameters by validation NLL: Ray Tune searches its grid, ASHA ends trials that fall behind.
 
-Every trial keeps its checkpoints and, when it ends, its record in a folder of its own. A search that was killed gives
-all its trials to a new Tune: those that had ended report their epochs once more, so that ASHA knows what it knew, and
-the others go on from their checkpoints.
+Every trial has its own folder for its checkpoints and, once it has ended, its record. After a kill, the search hands
+all trials to a new Tune: ended trials report their epochs again, which restores what ASHA knew, and the others resume
+from their checkpoints.
 
-A trial on several workers is a Ray Train run. One on a single worker trains in the process that Tune gives it, as Ray
-Train would start seven further processes for each, which on a small machine takes longer than a short trial.
+A trial on several workers is a Ray Train run. A trial on one worker trains in the process that Tune starts for it: Ray
+Train would start seven more processes per trial, which on a small machine takes longer than a short trial.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pipeline.params import Cell
 from pipeline.searching import MADE_BY, SEED, Point, Trial, name_of, short
 from pipeline.storage import Anywhere
 
-RECORD = "trial.json"  # of a trial that has ended: that of trials.json, with its history
-KEEPS_ONE_IN = 3  # of the trials at a rung
+RECORD = "trial.json"  # written when a trial ends: its entry of trials.json plus its history
+KEEPS_ONE_IN = 3  # of the trials that reach a rung
 RUNGS_FROM = 10  # the first rung is at a tenth of the schedule
 
 
@@ -59,12 +59,12 @@ def trial_job(cell: Cell, point: Point, folder: Anywhere, data: Data) -> Job:
 
 
 def ended(folder: Anywhere) -> list[Trial]:
-    """In an order that does not depend on which trial ended first."""
+    """The records of ended trials, in an order that does not depend on which trial ended first."""
     return [storage.read_json(path, MADE_BY) for path in storage.found(folder, f"trial-*/{RECORD}")]
 
 
 def train_trial(point: Point, cell: Cell, folder: Anywhere, data: Data, num_workers: int) -> None:
-    """A trial, in a process that Tune started."""
+    """Trains one trial; runs in a process that Tune started."""
     job = trial_job(cell, point, folder, data)
     record = job.state / RECORD
     if record.exists():
@@ -92,7 +92,7 @@ def _train_together(job: Job, num_workers: int) -> None:
 def _report(job: Job, epoch: Epoch) -> None:
     if epoch["validation_nll"] is None:
         raise StudyError(
-            f"{job.data.path}: no validation images to search by; set datasets.*.validation and prepare again"
+            f"{job.data.path}: the search needs validation images; set datasets.*.validation and prepare again"
         )
     tune.report(epoch)
 
@@ -120,10 +120,10 @@ def _end(job: Job, point: Point, failure: str | None) -> None:
 
 
 class OrderlyASHA(ASHAScheduler):
-    """ASHA whose decision is carried out by the trial itself.
+    """ASHA that asks a trial to stop instead of killing it.
 
-    Tune ends a trial by killing it. A trial that has started workers would leave their placement group behind, and with
-    it their CPUs; so it is sent word instead, and ends after the step it is at.
+    Tune ends a trial by killing it. A killed trial would leave the placement group of its workers behind, and with it
+    their CPUs. This scheduler writes a file instead, and the trial ends after its current step.
     """
 
     def __init__(self, cell: Cell, folder: Anywhere) -> None:
@@ -147,7 +147,7 @@ class OrderlyASHA(ASHAScheduler):
 def _search(cell: Cell, folder: Anywhere, tracked: tracking.Run) -> None:
     known = ended(folder)
     for record in known:
-        _show(cell, record, tracked)  # a driver that was killed may not have come to it
+        _show(cell, record, tracked)  # a killed driver may not have tracked it
     _, left = searching.proposer(cell, known)
     if left == 0:
         return
@@ -155,7 +155,7 @@ def _search(cell: Cell, folder: Anywhere, tracked: tracking.Run) -> None:
     with cluster.connected(), progress(f"tune {cell.name}", len(known) + left, "trials", len(known)) as bar:
         cluster.check_shared(folder)
         num_workers, at_a_time = workers.affordable(cell)
-        # Workers of a trial take what they need themselves; the trial only waits, but has to ask for something.
+        # The workers of a trial request their own resources; the trial only waits, but must request something.
         needs = {"memory": 1.0} if num_workers > 1 else workers.per_worker(cell)
         trial = tune.with_parameters(
             train_trial, cell=cell, folder=folder, data=jobs.data_of(cell), num_workers=num_workers
@@ -175,7 +175,7 @@ def _search(cell: Cell, folder: Anywhere, tracked: tracking.Run) -> None:
             tune.with_resources(trial, needs),
             searching.proposer(cell, known, again=True),
             keep,
-            meanwhile=lambda: shortage.look(1, num_workers),  # the others can wait for this one
+            meanwhile=lambda: shortage.look(1, num_workers),  # the other trials can wait for one
             storage=str(folder / "ray"),
             metric="validation_nll",
             scheduler=OrderlyASHA(cell, folder),

@@ -1,4 +1,4 @@
-"""What each trained network of a cell predicts. It is kept: a metric or a figure that changes does not predict anew."""
+"""The predictions of each trained network of a cell, kept on disk: a changed metric or figure does not repeat them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def of(cell: Cell, number: int, others: list[str]) -> list[Seed]:
     """The seeds of a trained cell.
 
     Args:
-        others: names of the data sets that its networks are tested on beside their own.
+        others: names of the foreign data sets that its networks are tested on besides their own.
     """
     made_for = {**cell.made_for("predict"), "data": digests(cell, others)}
     folder = state.progress(cell.state("evaluate"), cell, "evaluate", made_for)
-    assert isinstance(folder, Path)  # evaluation is where the stage runs
+    assert isinstance(folder, Path)  # evaluation runs on the machine of the stage
     return [Seed(cell, seed, folder) for seed in range(number)]
 
 
@@ -37,14 +37,14 @@ def digests(cell: Cell, others: list[str]) -> list[str]:
 
 
 class Seed:
-    """One trained network. What it predicted is kept, so that an interrupted evaluation goes on."""
+    """One trained network. Its predictions are kept, so that an interrupted evaluation can resume."""
 
     def __init__(self, cell: Cell, seed: int, folder: Path) -> None:
         self.cell, self.seed = cell, seed
         self.weights = cell.model / f"seed-{seed}" / "model.pt"
         self.digest = files.sha256(self.weights)
         self.path = folder / f"seed-{seed}-{self.digest[:12]}.pt"
-        # Training may have been on a cluster with GPUs; evaluation is where the stage runs.
+        # Training may have used a cluster with GPUs; evaluation runs on the machine of the stage.
         self.device = torch.device("cuda" if cell.resources.gpu and torch.cuda.is_available() else "cpu")
         self.made_by = f"python -m pipeline.train {cell.name}"
 
@@ -67,7 +67,7 @@ class Seed:
         try:
             kept: dict[str, Any] = files.read_tensors(self.path, "python -m pipeline.evaluate")
         except StudyError as error:
-            say(f"{error}\nThis seed is evaluated anew")
+            say(f"{error}\nEvaluating this seed again")
             return None
         return kept
 

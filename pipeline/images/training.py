@@ -1,4 +1,4 @@
-"""Trains a cell, one Ray Train run per seed, and writes the best weights of each."""
+"""Trains a cell, one Ray Train run per seed, and writes each seed's best weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.images.loop import Epoch
 from pipeline.params import Cell
 from pipeline.storage import Anywhere
 
-POLL = 1.0  # seconds between two looks at the seeds, at least
+POLL = 1.0  # least number of seconds between two looks at the seeds
 
 
 def run(cell: Cell) -> None:
@@ -47,12 +47,12 @@ def progress_of(cell: Cell) -> Anywhere:
 
 
 def number_of_seeds(cell: Cell) -> int:
-    assert cell.experiment.seeds is not None  # params.yaml is refused without it
+    assert cell.experiment.seeds is not None  # reading params.yaml requires it
     return cell.experiment.seeds
 
 
 def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
-    """As many seeds at a time as the cluster has room for, each driven by a task of its own on this node."""
+    """Trains as many seeds at a time as the cluster has room for; a separate task on this node drives each."""
     import ray
 
     fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=cluster.this_node())(workers.fit)
@@ -82,12 +82,12 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
 
 @contextmanager
 def _interrupting(others: list[ExitStack]) -> Iterator[None]:
-    """Ends the runs of the other seeds as interrupted when one has failed: nothing is wrong with them."""
+    """When one seed fails, ends the runs of the other seeds as interrupted, because nothing is wrong with them."""
     try:
         yield
     except StudyError:
         for end in others:
-            with suppress(SystemExit, StudyError), end:  # the latter of a full disk
+            with suppress(SystemExit, StudyError), end:  # StudyError: the disk may be full
                 raise SystemExit from None
         raise
 
@@ -100,8 +100,8 @@ def _check(job: Job, task: Any) -> None:
     except ray.exceptions.RayTaskError as error:
         workers.raise_why_stopped(job.state)
         raise StudyError(
-            f"{job.cell.name}, seed {job.seed}: its workers failed {workers.RESTARTS + 1} times, at last with\n"
-            f"{words_of(error.cause)}\nThe same command goes on from the last checkpoint in {job.state}"
+            f"{job.cell.name}, seed {job.seed}: its workers failed {workers.RESTARTS + 1} times, the last time with\n"
+            f"{words_of(error.cause)}\nThe same command resumes from the last checkpoint in {job.state}"
         ) from error
     workers.raise_why_stopped(job.state)
 
@@ -115,18 +115,20 @@ def _tracked(job: Job, parent: tracking.Run) -> Iterator[tracking.Run]:
 
 
 def _track(history: list[Epoch], run: tracking.Run) -> None:
-    """Tells the run its epochs; those that it knows already stay as they are."""
+    """Logs the epochs to the run; epochs that it already has stay unchanged."""
     for epoch in history:
         run.metrics(workers.figures(epoch), step=epoch["epoch"])
 
 
 def _kept_here(job: Job, parent: tracking.Run) -> Path:
-    """What a seed has told MLflow. Not in the job's folder, which a training with other settings does not find."""
+    """The folder of a seed's tracking state. It is not the job's folder, which a training with other settings does not
+    find.
+    """
     return parent.state / "children" / f"seed-{job.seed}"
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
-    """Where a training stands that is at its end."""
+    """The position of a finished training; None for an unfinished one."""
     found = Checkpoints(job.state).load()
     return found["position"] if found is not None and found["position"]["finished"] else None
 
@@ -171,7 +173,7 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
 
 
 def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None:
-    done = _kept_here(job, parent) / "model-logged.json"  # may be of a training with other settings
+    done = _kept_here(job, parent) / "model-logged.json"  # may stem from a training with other settings
     if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job, parent):
         return
     net = jobs.objective(job).net.eval()
@@ -185,6 +187,8 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
 
 
 def _mark(job: Job, parent: tracking.Run) -> dict[str, Any]:
-    """Of a model that is logged: a later run of the stage, with more seeds for instance, shows all of its models."""
+    """Identifies a logged model. It names the run's instance, so that a later run of the stage, for instance with more
+    seeds, logs all of its models.
+    """
     made_of = [job.cell.fingerprint("train"), job.data.digest, job.seed]
     return {"made_of": made_of, "instance": parent.instance}

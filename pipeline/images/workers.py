@@ -1,4 +1,4 @@
-"""Ray Train around the loop: as many workers as were asked for, started again where they die."""
+"""Runs the loop under Ray Train, with the requested number of workers, and restarts workers that die."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pipeline.params import Cell
 from pipeline.storage import Anywhere
 
 RESTARTS = 3
-HISTORY = "history.json"  # the epochs so far, for those who watch
-STOP = "stop"  # a file of this name ends a training in order
-STOPPED = "stopped.json"  # why a training cannot go on; workers that are started again leave at once
+HISTORY = "history.json"  # the epochs so far, for processes that watch
+STOP = "stop"  # a file of this name ends a training cleanly
+STOPPED = "stopped.json"  # why a training cannot continue; restarted workers exit at once
 
 
 def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> None:
-    """Trains a job on workers of its own; blocks until they end. What counts is in the job's folder.
+    """Trains a job on its own workers and blocks until they end. The result is in the job's folder.
 
     Args:
-        callbacks: of Ray Train, made where they are used.
+        callbacks: makes Ray Train's callbacks in the process that uses them.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     storage.remove(job.state / STOPPED)
     rays_own = job.state / "ray"
-    storage.remove(rays_own)  # Ray would go on from what it kept; ours is the state that is whole after a kill
-    # With a range, Ray starts those that are left again when the others' nodes are gone, instead of waiting for nodes.
+    storage.remove(rays_own)  # Ray would resume from its own state; only ours is complete after a kill
+    # Given a range, Ray restarts with the remaining workers when nodes are lost, instead of waiting for new nodes.
     fewest_workers = fewest(job.cell, workers)
     trainer = TorchTrainer(
         _work,
@@ -74,29 +74,29 @@ def affordable(cell: Cell) -> tuple[int, int]:
     has = ", ".join(f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}" for kind in needs)
     wanted = ", ".join(f"{asked * amount:g} {kind}" for kind, amount in needs.items())
     if most and cell.resources.allow_fewer_workers:
-        say(f"resources.workers: {asked} workers need {wanted}, the cluster has {has}; going on with {most}")
+        say(f"resources.workers: {asked} workers need {wanted}, the cluster has {has}; training with {most}")
         return most, 1
     raise StudyError(
         f"resources.workers: {asked} workers need {wanted}, but the cluster has {has} on {len(nodes)} nodes, where "
-        f"{most} fit, as each has to be on one node; lower resources.workers or resources.cpus_per_worker, set "
+        f"{most} fit, because a worker cannot span nodes; lower resources.workers or resources.cpus_per_worker, set "
         "resources.gpu to false, or set resources.allow_fewer_workers to true to train the same global batches on fewer"
     )
 
 
 def fewest(cell: Cell, asked: int) -> int:
-    """Workers without which a training waits."""
+    """The smallest number of workers that a training starts with."""
     return 1 if cell.resources.allow_fewer_workers else asked
 
 
 class Shortage:
-    """Says what lost nodes, and those that come back, mean for the trainings under way."""
+    """Logs what lost and returning nodes mean for the running trainings."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
         self.room, self.short = math.inf, False  # at the last look
 
     def look(self, trainings: int, workers: int) -> None:
-        """At the nodes there are for so many trainings, each of so many workers."""
+        """Compares the nodes of the cluster with the need of this many trainings, each of this many workers."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -105,30 +105,30 @@ class Shortage:
         self.room, self.short = room, room < needed
         if self.short and (more or fewer):
             event = "a node is lost" if fewer else "a node is back"
-            served = math.ceil if fewest(self.cell, workers) < workers else math.floor  # by Ray, one after the other
+            served = math.ceil if fewest(self.cell, workers) < workers else math.floor  # Ray serves one after the other
             go_on = min(trainings, served(room / workers))
             say(
-                f"{self.cell.name}: {event}; {needed} workers are needed, {room} fit on the {len(nodes)} nodes that "
-                f"there are, so {self._consequence(go_on, trainings, room)}"
+                f"{self.cell.name}: {event}; {needed} workers are needed, {room} fit on the {len(nodes)} available "
+                f"nodes, so {self._consequence(go_on, trainings, room)}"
             )
         elif more and was_short:
-            say(f"{self.cell.name}: there is room for {needed} workers again, so training goes on with them")
+            say(f"{self.cell.name}: there is room for {needed} workers again, so training continues with them")
 
     def _consequence(self, go_on: int, trainings: int, room: int) -> str:
         if go_on == trainings == 1:
-            return f"training goes on with {room} from the last checkpoint, on the same global batches"
+            return f"training resumes with {room} from the last checkpoint, on the same global batches"
         if go_on == trainings:
-            return "all trainings go on from their last checkpoints, one with fewer on the same global batches"
+            return "all trainings resume from their last checkpoints, one with fewer workers on the same global batches"
         if go_on:
-            return f"{go_on} of {trainings} trainings go on from their last checkpoints, and the others after them"
+            return f"{go_on} of {trainings} trainings resume from their last checkpoints, and the others after them"
         waits = "training waits for another node"
         if self.cell.resources.allow_fewer_workers or not room:
             return waits
-        return f"{waits}. With resources.allow_fewer_workers: true the same command goes on with fewer"
+        return f"{waits}. With resources.allow_fewer_workers: true the same command resumes with fewer"
 
 
 def _room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:
-    """For so many workers. Node by node: one does not fit into what two of them have left together."""
+    """How many workers fit, counted node by node: a worker cannot use the leftovers of two nodes together."""
     return sum(min(math.floor(node.get(kind, 0.0) / amount) for kind, amount in needs.items()) for node in nodes)
 
 
@@ -140,18 +140,18 @@ def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:
 
 
 def history(job: Job) -> list[loop.Epoch]:
-    """The epochs that the workers have told so far."""
+    """The epochs that the workers have reported so far."""
     path = job.state / HISTORY
     return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
 
 
 def pause(state: Anywhere) -> float:
-    """Seconds between two looks at a folder."""
+    """Seconds to wait between two looks at a folder."""
     return 0.0 if isinstance(state, Path) else 5.0
 
 
 def raise_why_stopped(state: Anywhere) -> None:
-    """Raises what a worker said when it could not go on, if one did."""
+    """Raises the error that made a worker stop, if there is one."""
     path = state / STOPPED
     if path.exists():
         said = storage.read_json(path, "python -m pipeline.train")
@@ -159,7 +159,7 @@ def raise_why_stopped(state: Anywhere) -> None:
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
-    """What is tracked of an epoch."""
+    """The metrics of an epoch that MLflow records."""
     return {name: float(value) for name, value in epoch.items() if name != "epoch" and value is not None}
 
 
@@ -183,7 +183,7 @@ def _work(config: dict[str, Any]) -> None:
 
 
 def _told_to_stop(job: Job) -> Callable[[], bool]:
-    """Asked before each step, which must not wait for a storage far away."""
+    """The check before each step. It looks at remote storage only now and then, so that steps do not wait for it."""
     due, every, word = 0.0, pause(job.state), job.state / STOP
 
     def told() -> bool:
@@ -197,7 +197,7 @@ def _told_to_stop(job: Job) -> Callable[[], bool]:
 
 
 class _Report:
-    """Tells Ray and those who watch the job's folder how far a worker is."""
+    """Reports a worker's progress to Ray and to processes that watch the job's folder."""
 
     def __init__(self, job: Job, group: Group) -> None:
         self.path, self.first = job.state / HISTORY, group.first

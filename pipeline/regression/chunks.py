@@ -1,4 +1,4 @@
-"""Networks are trained in chunks, each one Ray task; a finished chunk is a file, and never trained again."""
+"""Trains networks in chunks, one Ray task each. A finished chunk is saved to a file and never trained again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.regression import compiling, networks
 from pipeline.regression.folds import Fold, digest
 from pipeline.regression.networks import Replica
 
-SIZE = 100  # networks in a chunk: each records its step anew, which takes seconds; an interruption loses a chunk
+SIZE = 100  # networks per chunk: each chunk records its step, which takes seconds; an interruption loses a chunk
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Chunks:
         return [self.cell.fingerprint("train"), digest(self.folds), self.compiled]
 
     def finished(self) -> dict[int, dict[str, Any]]:
-        """What earlier runs left."""
+        """The results of chunks that earlier runs finished."""
         made_by = f"python -m pipeline.train {self.cell.name}"
         paths = {index: self.path(index) for index in range(len(self.parts))}
         return {index: files.read_tensors(path, made_by) for index, path in paths.items() if path.exists()}
@@ -55,16 +55,16 @@ class Chunks:
         files.write_tensors(self.path(index), result)
 
     def path(self, index: int) -> Path:
-        """Named by which networks of the plan it holds: with more runs, the last chunk is another one."""
+        """Names the file by the networks of the plan that it holds, because more runs change the last chunk."""
         first = SIZE * index
         return self.folder / f"networks-{first:05}-{first + len(self.parts[index]) - 1:05}.pt"
 
 
 def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Trains what is not finished and returns all results in the order of the plan.
+    """Trains the unfinished chunks and returns all results in the order of the plan.
 
     Args:
-        report: told each chunk that ends, with its result.
+        report: called with the index and the result of each chunk that ends.
     """
     results = chunks.finished()
     epochs = chunks.cell.experiment.epochs
@@ -88,12 +88,12 @@ def train(chunks: Chunks, report: Callable[[int, dict[str, Any]], None]) -> list
                 results[index] = ray.get(task)
                 chunks.save(index, results[index])
                 report(index, results[index])
-        bar.advance(total - bar.done)  # what the last tasks have told may still be on its way to the board
+        bar.advance(total - bar.done)  # the last tasks' messages may not have reached the board yet
     return [results[index] for index in sorted(results)]
 
 
 class _Board:
-    """Where tasks write how far they are."""
+    """Counts the steps that tasks report."""
 
     def __init__(self) -> None:
         self._steps = 0

@@ -1,4 +1,4 @@
-"""Whether a training of many networks goes through ``torch.compile``."""
+"""Decides whether a training of many networks uses ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica
 
 WORTH = 100_000
-"""Steps of single networks: compiling takes ten to thirty seconds, and saves 0.2 ms of each (MNVI, 50 units)."""
+"""Steps of single networks, above which compiling pays: it takes ten to thirty seconds and saves 0.2 ms per step (MNVI,
+50 units).
+"""
 
 
 def wanted(cell: Cell, folds: Sequence[Fold], plan: Sequence[Replica]) -> bool:
-    """What ``resources.compile`` says; ``auto`` compiles what is long enough to pay for it, if it can.
+    """The value of ``resources.compile``; ``auto`` compiles trainings that are long enough, if a compiler is available.
 
-    Compiled steps round differently, and hundreds of steps later a network is another one. So this is asked once for
-    all networks of a cell, and the answer is part of what their state is known by.
+    Compiled steps round differently, so after hundreds of steps the networks differ. The decision is therefore made
+    once for all networks of a cell, and their saved state is tied to it.
     """
     if cell.resources.compile != "auto":
         return bool(cell.resources.compile)
@@ -29,6 +31,6 @@ def wanted(cell: Cell, folds: Sequence[Fold], plan: Sequence[Replica]) -> bool:
 
 
 def available() -> bool:
-    """Whether there is what torch's compiler calls on a CPU: a C++ compiler and Python's headers."""
+    """Whether the machine has what torch's compiler needs on a CPU: a C++ compiler and Python's headers."""
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     return shutil.which(os.environ.get("CXX", "g++")) is not None and headers.is_file()

@@ -1,4 +1,4 @@
-"""Scores of a regression cell on its test folds: per fold and run, then over runs as the paper's table has them."""
+"""Scores a regression cell on its test folds: per fold and run, then over runs as in the paper's table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.registry.metrics import measured
 from pipeline.regression import folds, networks
 from pipeline.regression.predictions import Judged, judge
 
-HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # what DVC shows; scores.json has them all
+HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # DVC shows these; scores.json has all
 
 
 def run(cell: Cell) -> None:
@@ -38,14 +38,14 @@ def run(cell: Cell) -> None:
             for one in judge(cell, plan, parts, trained, all_scores):
                 judged.append(one)
                 bar.advance()
-                if one.scores is None and one.epoch is None:  # those whose loss was no number, training has named
-                    say(f"fold {one.fold}, run {one.run}: a prediction is no finite number; the run is left out")
+                if one.scores is None and one.epoch is None:  # training has already reported NaN losses
+                    say(f"fold {one.fold}, run {one.run}: a prediction is not finite; the run is left out")
         scores = _scores(cell, training, judged, len(table.y))
         flat = _flat(scores)
         headline = {name: flat[name] for name in HEADLINE if name in flat}
         files.write_json(cell.evaluate / "scores.json", scores)
         files.write_json(cell.evaluate / "metrics.json", headline)
-        files.write_json(cell.plots / "curves.json", {})  # an output of every cell, though only images have curves
+        files.write_json(cell.plots / "curves.json", {})  # DVC expects it of every cell; only images have curves
         tracked.metrics(flat, step=0)
         tracked.artifact(cell.evaluate / "scores.json")
 
@@ -54,8 +54,8 @@ def summary(per_fold: Sequence[Sequence[float | None]]) -> dict[str, Any]:
     """A run's value is the mean over its folds; mean and sample deviation are over runs.
 
     Args:
-        per_fold: [run][fold], None where a network failed. A run with such a fold is left out: the mean over the folds
-            that did not fail would be that of the easier ones.
+        per_fold: [run][fold], None where a network failed. A run with such a fold is left out: the mean over its other
+            folds would favour the easier ones.
     """
     values = [statistics.fmean(run) for run in _whole(per_fold)]
     return {
@@ -75,7 +75,7 @@ def over_splits(per_split: Sequence[Sequence[float | None]]) -> dict[str, Any]:
 
 
 def by_run(judged: Iterable[Judged], metric: str, runs: int, folds: int) -> list[list[float | None]]:
-    """[run][fold], None where a network failed."""
+    """The values of a metric as [run][fold], None where a network failed."""
     found = {(one.run, one.fold): one.scores for one in judged}
     return [[scores[metric] if (scores := found[run, fold]) else None for fold in range(folds)] for run in range(runs)]
 
@@ -86,7 +86,7 @@ def _whole(runs: Sequence[Sequence[float | None]]) -> list[list[float]]:
 
 
 def all_scores(prediction: Distribution, y: Tensor) -> dict[str, float]:
-    """Every metric of tables that has a value."""
+    """Every regression metric that has a value."""
     found = {metric.name: metric.measure(prediction, y) for metric in measured("regression")}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -121,7 +121,7 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows
 
 
 def _flat(scores: dict[str, Any]) -> dict[str, float]:
-    """Numbers alone; a deviation that a single run does not have is left out."""
+    """Scores as plain numbers; deviations that do not exist, as with a single run, are left out."""
     flat: dict[str, float | None] = {}
     for name, value in scores["metrics"].items():
         flat |= {name: value["mean"], f"{name}_std": value["std"]}

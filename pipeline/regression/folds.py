@@ -1,4 +1,4 @@
-"""The parts of a table that one network sees: rows to learn from and rows to be judged on."""
+"""The parts of a table that one network sees: rows for training and held-out rows for scoring."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ VALIDATION = 0.1  # part of a training fold that the search holds out
 
 @dataclass(frozen=True)
 class Fold:
-    """Inputs standardised by the mean and deviation of the training rows; targets in their own units; float32."""
+    """Inputs, standardised by the mean and deviation of the training rows, and targets in their own units; float32."""
 
     x: Tensor  # [rows, features]
     y: Tensor  # [rows]
     held_x: Tensor
     held_y: Tensor
-    mean: Tensor  # [features], float64: what the inputs were standardised by
+    mean: Tensor  # [features], float64: of the inputs before standardisation
     std: Tensor
 
 
 def seed(*what: object) -> int:
-    """A seed that depends on nothing but its name, so that adding runs or folds changes none of the others' seeds."""
+    """A seed that depends only on its name, so that adding runs or folds does not change the other seeds."""
     digest = hashlib.sha256(" ".join(map(str, what)).encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def load(cell: Cell) -> tuple[Table, list[Tensor]]:
-    """The cell's table and the test rows of the folds that its limits leave."""
+    """The cell's table, and the test rows of the folds within the cell's limits."""
     table = load_table(cell.data)
     return table, table.tests[: cell.study.regression.folds]
 
 
 def test_folds(table: Table, tests: list[Tensor]) -> list[Fold]:
-    """Learn from everything outside a fold, be judged on the fold."""
+    """Networks train on all rows outside a fold and are scored on the fold."""
     return [_fold(table, _others(table, rows), rows) for rows in tests]
 
 
 def validation_folds(table: Table, tests: list[Tensor]) -> list[Fold]:
-    """The same without the test rows: a part of the training rows takes their place."""
+    """Folds without the test rows: part of the training rows is held out in their place."""
     folds = []
     for index, rows in enumerate(tests):
         training = _others(table, rows)
@@ -56,7 +56,7 @@ def validation_folds(table: Table, tests: list[Tensor]) -> list[Fold]:
 
 
 def digest(folds: list[Fold]) -> str:
-    """Of all that networks learn from and are judged on."""
+    """Digest of all rows that networks train on and are scored on."""
     found = hashlib.sha256()
     for fold in folds:
         for part in (fold.x, fold.y, fold.held_x, fold.held_y):
@@ -73,7 +73,7 @@ def _others(table: Table, rows: Tensor) -> Tensor:
 def _fold(table: Table, training: Tensor, held: Tensor) -> Fold:
     x, y = torch.as_tensor(table.x), torch.as_tensor(table.y)
     mean, std = x[training].mean(0), x[training].std(0, correction=0)
-    constant = x[training].amax(0) == x[training].amin(0)  # within the fold; its deviation may be a rounding error
+    constant = x[training].amax(0) == x[training].amin(0)  # within the fold; std may then be a rounding error
     mean, std = torch.where(constant, x[training][0], mean), torch.where(constant, 1.0, std)
     x = ((x - mean) / std).float()
     y = y.float()

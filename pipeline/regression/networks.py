@@ -1,4 +1,4 @@
-"""A cell's networks: which there are, and how each is built, trained and brought back."""
+"""Plans, builds, trains and restores a cell's networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.registry import networks as known
 from pipeline.registry.methods import METHODS, Method
 from pipeline.regression.folds import Fold, seed
 
-# What sampling methods predict with unless their hyperparameters say otherwise; passes at once bound the memory.
+# Defaults of sampling methods; hyperparameters override them. The chunk of passes bounds memory.
 PREDICTION = {"num_samples": 100, "chunk": 20}
 
 
@@ -30,7 +30,7 @@ class Replica:
 
     @property
     def seed(self) -> int:
-        """Of initialisation, shuffling and noise: the same for every method and data set."""
+        """Seed of initialisation, shuffling and noise, the same for every method and data set."""
         return seed("fold", self.fold, "run", self.run, "member", self.member)
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ def restore(cell: Cell, networks: Sequence[Replica], folds: Sequence[Fold], save
 
 
 def num_parameters(cell: Cell, folds: Sequence[Fold]) -> int:
-    """Of everything that one prediction takes: an ensemble counts with all its members."""
+    """Number of parameters that one prediction uses; an ensemble counts all its members."""
     with torch.random.fork_rng([]):
         objective = builder(cell, [Replica(0, 0)], folds)(0)
     return members(cell) * sum(parameter.numel() for parameter in objective.parameters())
@@ -117,8 +117,8 @@ def paper_options() -> mnvi.options:
 
 def _method(cell: Cell, network: Replica) -> tuple[Method, dict[str, Any]]:
     method = cell.known_method
-    if method.members:  # they are networks of their own until they are asked together
+    if method.members:  # members are separate networks until they predict together
         return METHODS["deterministic"], {}
-    if method.samples:  # predictions repeat: each network has its own noise, always the same
+    if method.samples:  # each network has its own fixed noise, so its predictions repeat
         return method, {**PREDICTION, "seed": network.seed, **cell.method_arguments}
     return method, cell.method_arguments

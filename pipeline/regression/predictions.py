@@ -1,4 +1,4 @@
-"""How good trained networks are on the rows held out: one row of scores for each fold and run."""
+"""Scores trained networks on the held-out rows: one set of scores per fold and run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pipeline.regression.networks import Replica, members, paper_options
 
 @dataclass(frozen=True)
 class Judged:
-    """The scores of one fold and run, or why there are none."""
+    """The scores of one fold and run; None if a loss or a prediction was not finite."""
 
     fold: int
     run: int
     scores: dict[str, float] | None
-    epoch: int | None = None  # of the first loss that was no number; None if only the prediction was none
+    epoch: int | None = None  # of the first loss that was not finite; None if the losses were finite
 
 
 def judge(
@@ -36,10 +36,10 @@ def judge(
     trained: Replicas,
     measure: Callable[[Distribution, Tensor], dict[str, float]],
 ) -> Iterator[Judged]:
-    """Measures every fold and run; the members of an ensemble, which follow each other in the plan, are asked together.
+    """Scores every fold and run. The members of an ensemble, adjacent in the plan, predict together.
 
     Args:
-        measure: from prediction and targets to scores.
+        measure: computes scores from a prediction and the targets.
     """
     size, failures = members(cell), trained.failures
     for start in range(0, len(networks), size):

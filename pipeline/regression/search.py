@@ -1,8 +1,8 @@
 """Chooses a regression cell's hyperparameters by the log-likelihood of rows held out from each training fold.
 
 A trial trains all folds, a few runs each, with one point of the grid; Ray Tune runs as many trials at a time as there
-are CPUs. The driver writes every finished trial to a file at once. Tune's own snapshots lag behind, so a search that
-was killed is taken up from these files: Tune is given what they lack.
+are CPUs. The driver writes every finished trial to a file at once. Tune's own snapshots lag behind, so a search
+resumes from these files after a kill: Tune gets only the trials that they lack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.regression.networks import Replica
 from pipeline.regression.predictions import judge, log_likelihood
 from pipeline.searching import MADE_BY, Point, Trial, name_of, short
 
-TOGETHER = 100  # networks at once within a trial
+TOGETHER = 100  # networks that a trial trains at once
 
 
 def run(cell: Cell) -> None:
@@ -41,7 +41,7 @@ def run(cell: Cell) -> None:
 
 
 class Ledger:
-    """The finished trials of a search, a file each."""
+    """The finished trials of a search, one file each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,17 +57,17 @@ class Ledger:
         files.write_json(self.folder / f"trial-{name_of(trial['hyperparameters'])}.json", trial)
 
     def trials(self) -> list[Trial]:
-        """In an order that does not depend on which trial ended first."""
+        """The trials, in an order that does not depend on which one ended first."""
         return [files.read_json(path, MADE_BY) for path in sorted(self.folder.glob("trial-*.json"))]
 
 
 def _plan(cell: Cell, parts: list[Fold]) -> list[Replica]:
-    assert cell.runs_of_a_trial is not None  # params.yaml is refused without runs
+    assert cell.runs_of_a_trial is not None  # reading params.yaml requires runs
     return networks.plan(cell, len(parts), cell.runs_of_a_trial)
 
 
 def objective(cell: Cell, parts: list[Fold], compiled: bool = False) -> float | None:
-    """Mean negative log-likelihood of the rows held out; None if any network failed."""
+    """Mean negative log-likelihood of the held-out rows; None if any network failed."""
     plan = _plan(cell, parts)
     size = max(TOGETHER - TOGETHER % networks.members(cell), networks.members(cell))
     values = []
@@ -85,14 +85,14 @@ def _trial(point: Point, cell: Cell, parts: list[Fold], compiled: bool) -> None:
     torch.set_num_threads(1)
     began = time.time()
     value = objective(short(cell.with_hyperparameters(point)), parts, compiled)
-    # Tune compares numbers alone: a failed trial is the worst there is.
+    # Tune compares numbers only, so a failed trial gets the worst one.
     tune.report({"nll": math.inf if value is None else value, "seconds": time.time() - began})
 
 
 def _search(cell: Cell, parts: list[Fold], compiled: bool, ledger: Ledger, tracked: tracking.Run) -> None:
     known = ledger.trials()
     for record in known:
-        searching.track(cell, record, _figures(record), tracked)  # a search that is repeated has a run of its own
+        searching.track(cell, record, _figures(record), tracked)  # a repeated search has a new run
     proposals = searching.proposer(cell, known)
     if proposals[1] == 0:
         return

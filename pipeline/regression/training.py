@@ -1,4 +1,4 @@
-"""Trains every network of a regression cell and puts their weights into one file."""
+"""Trains every network of a regression cell and writes their weights to one file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.regression.chunks import Chunks, train
 from pipeline.regression.folds import Fold
 from pipeline.regression.networks import Replica
 
-EVERY = 10  # epochs between two points of the loss that is kept
+EVERY = 10  # epochs between two points of the recorded loss
 
 
 def run(cell: Cell) -> None:
@@ -27,7 +27,7 @@ def run(cell: Cell) -> None:
     runs = number_of_runs(cell)
     plan = networks.plan(cell, len(tests), runs)
     chunks = Chunks.of(cell, parts, plan)
-    depends_on = [*chunks.depends_on, runs]  # the loss is the mean of all
+    depends_on = [*chunks.depends_on, runs]  # the recorded loss is the mean over all runs
     with tracking.run(cell, "train", state=cell.state("train"), depends_on=depends_on) as tracked:
         tracked.params({**cell.parameters("train"), "runs": runs, "folds": len(tests)})
         tracked.dataset(table.summary)
@@ -66,12 +66,12 @@ def run(cell: Cell) -> None:
 
 
 def number_of_runs(cell: Cell) -> int:
-    assert cell.experiment.runs is not None  # params.yaml is refused without it
+    assert cell.experiment.runs is not None  # reading params.yaml requires it
     return cell.experiment.runs
 
 
 def busy(intervals: Sequence[tuple[float, float]]) -> float:
-    """Seconds in which at least one chunk was being trained: no pause between two starts of a stage counts."""
+    """Seconds during which at least one chunk trained; pauses between two starts of the stage do not count."""
     total, until = 0.0, 0.0
     for began, ended in sorted(intervals):
         total += max(0.0, ended - max(began, until))
@@ -80,9 +80,10 @@ def busy(intervals: Sequence[tuple[float, float]]) -> float:
 
 
 def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked: tracking.Run) -> None:
-    """The first network of the plan, that of fold 0 in run 0; of an ensemble, all members of that.
+    """Logs the network of fold 0 in run 0, the first of the plan; for an ensemble, all its members.
 
-    It is one of those that the table averages over. Which is the best, only test rows could tell, and they may not.
+    The table averages over this network and others. Choosing the best of them would need the test rows, which must not
+    influence the choice.
     """
     first = range(networks.members(cell))
     if any(k in trained.failures for k in first):
@@ -95,7 +96,7 @@ def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked:
 
 
 def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]:
-    """The mean loss of the networks that did not fail, now and then."""
+    """The mean loss, over the networks that did not fail, of every tenth epoch."""
     sound = [k for k in range(len(losses)) if k not in failures]
     if not sound:
         return []
@@ -105,7 +106,7 @@ def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]
 
 def _say_failures(part: Sequence[Replica], failures: dict[int, int]) -> None:
     for k, epoch in failures.items():
-        say(f"{part[k]}: the loss was no number in epoch {epoch}; run {part[k].run} is left out of the scores")
+        say(f"{part[k]}: the loss was not finite in epoch {epoch}; run {part[k].run} is left out of the scores")
 
 
 def _failure(network: Replica, epoch: int) -> dict[str, int]:

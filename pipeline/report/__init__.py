@@ -1,1 +1,1 @@
-"""The last stage: the paper's tables with this study's figures beside them, and one page that shows everything."""
+"""The last stage: sets this study's figures beside the paper's tables, and shows everything on one page."""

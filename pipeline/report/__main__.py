@@ -1,4 +1,4 @@
-"""The stage `report`: tables beside the paper's, figures and one page, in <results>/report.
+"""The stage `report`: writes tables beside the paper's, figures and one page to <results>/report.
 
 python -m pipeline.report
 python -m pipeline.report --readme README.md --results recorded/*
@@ -25,7 +25,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.results and not arguments.readme:
-        parser.error("--results goes with --readme; the report's own folder is study.results in params.yaml")
+        parser.error("--results needs --readme; the report itself reads study.results of params.yaml")
     if arguments.readme:
         fill_readme(arguments.readme, arguments.results or [params.load(arguments.params).study.results])
         return

@@ -1,4 +1,4 @@
-"""What all figures share: colours, panels, and how they become files for light and dark pages."""
+"""Shared by all figures: colours, panels, and files for light and dark pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DPI = 110
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that can be drawn in any theme; ``section`` is where the page shows it."""
+    """A figure that can be drawn in any theme; ``section`` is the part of the page that shows it."""
 
     name: str
     section: str
@@ -35,7 +35,7 @@ class Drawn:
 
 
 def panels(count: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """So many axes in rows; what a last row has too many of is left blank."""
+    """A figure with ``count`` axes in rows; superfluous axes of the last row stay blank."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -62,7 +62,7 @@ def save(drawing: Drawing, folder: Path) -> Drawn:
         path.parent.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context(_style(theme)):
             figure = drawing.draw()
-            # Without the version of matplotlib in it, the same figures give the same bytes.
+            # Leave out matplotlib's version, so that the same figures give the same bytes.
             FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
     return Drawn(drawing, light, dark)
 
@@ -97,5 +97,5 @@ def _style(theme: str) -> dict[Any, Any]:
 
 
 def ink() -> str:
-    """The colour of text in the theme that is being drawn."""
+    """The text colour of the current theme."""
     return str(matplotlib.rcParams["text.color"])

@@ -24,13 +24,13 @@ def drawings(results: Sequence[Result]) -> list[Drawing]:
     with_curves = [result for result in results if result.curves]
     found = []
     if with_curves:
-        caption = "Misclassification of what remains when the most uncertain images are rejected first."
+        caption = "Misclassification of the remaining images when the most uncertain ones are rejected first."
         found.append(Drawing("rejection", "classification", caption, partial(_rejection, with_curves)))
-        caption = "Accuracy against confidence in 20 bins, over the dashed line of perfect calibration."
+        caption = "Accuracy against confidence in 20 bins; the dashed line is perfect calibration."
         found.append(Drawing("reliability", "classification", caption, partial(_reliability, with_curves)))
     for result in with_curves:
         if _shown(result):
-            caption = f"{title(result)}: uncertainty of right and wrong predictions and of images from elsewhere."
+            caption = f"{title(result)}: uncertainty of right and wrong predictions, and of images of other data sets."
             found.append(
                 Drawing(f"uncertainty-{result.cell.name}", "uncertainty", caption, partial(_uncertainty, result))
             )

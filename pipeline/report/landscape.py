@@ -1,4 +1,4 @@
-"""The paper's Figure 2 with the library's own KL divergence: what the two posteriors pull a single weight towards."""
+"""The paper's Figure 2, computed by the library's own KL divergence: where the two posteriors pull a single weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mnvi.moments import divergence
 from pipeline.report.drawing import Drawing, panels
 
 PRIOR_VARIANCE = 1.0
-CEILING = 4.0  # nats at which the colours end
+CEILING = 4.0  # nats at the end of the colour scale
 POINTS = 201
 
 
@@ -21,13 +21,13 @@ def drawing() -> Drawing:
     caption = (
         "Figure 2 of the paper, recomputed: KL divergence from a standard normal prior of a mean-field posterior "
         "(left) and of the posterior that multiplicative activation noise induces (right). Brighter is lower; the "
-        "line is the lowest place for each variance."
+        "line marks the minimum for each variance."
     )
     return Drawing("kl_landscape", "landscape", caption, draw)
 
 
 def surfaces() -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Weight means [points], variances [points] and for each posterior the divergence [variance, mean]."""
+    """Weight means [points], variances [points], and the divergence [variance, mean] of each posterior."""
     means = torch.linspace(-2.0, 2.0, POINTS, dtype=torch.float64)
     variances = torch.logspace(-2.0, 1.0, POINTS, dtype=torch.float64)
     found = {
@@ -53,7 +53,7 @@ def draw() -> Figure:
         image = axis.pcolormesh(*at, surface.numpy(), cmap="viridis_r", vmin=0, vmax=CEILING, rasterized=True)
         axis.set(yscale="log", xlabel="mean of the weight", ylabel=label, title=name)
         axis.grid(False)
-        half = POINTS // 2  # from a mean of zero on
+        half = POINTS // 2  # means of zero and above
         lowest = means[half:][surface[:, half:].argmin(dim=1)]
         for side in (lowest, -lowest):
             axis.plot(side.numpy(), at[1], color="#d1495b", lw=1.2)

@@ -1,4 +1,4 @@
-"""The two tables and the searches as Markdown, and their places in a README."""
+"""Writes the two tables and the searches as Markdown, and puts them into a README."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def table_2(records: Sequence[Record]) -> str:
 
 
 def searches(found: Sequence[Search]) -> str:
-    """Behind each objective the number of epochs; bold is what was chosen."""
+    """Each entry is an objective with its number of epochs in brackets; the chosen one is bold."""
     if not found:
         return "Not run here.\n"
     return "\n".join(f"**{search.cell}**\n\n{_grid(search)}" for search in found)
@@ -83,17 +83,17 @@ def _entry(record: Record | None) -> str:
 
 
 def fill_readme(readme: Path, tables: Mapping[str, str]) -> None:
-    """Puts each table between ``<!-- name -->`` and ``<!-- /name -->``; without both marks nothing is written."""
+    """Puts each table between ``<!-- name -->`` and ``<!-- /name -->``; writes nothing if a mark is missing."""
     text = read_text(readme, f"git checkout {readme}")
     marks = {name: (f"<!-- {name} -->", f"<!-- /{name} -->") for name in tables}
     absent = [mark for pair in marks.values() for mark in pair if text.count(mark) != 1]
     if absent:
-        raise StudyError(f"{readme}: expected once, each on a line of its own: {', '.join(absent)}; put them there")
+        raise StudyError(f"{readme}: expected exactly once, each on its own line: {', '.join(absent)}; add them")
     for name, table in tables.items():
         first, last = marks[name]
         before, _, rest = text.partition(first)
         _, closing, after = rest.partition(last)
         if not closing:
-            raise StudyError(f"{readme}: {last} stands before {first}; put it after")
+            raise StudyError(f"{readme}: {last} stands before {first}; move it after")
         text = f"{before}{first}\n\n{table.strip()}\n\n{last}{after}"
     write_text(readme, text)

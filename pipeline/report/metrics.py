@@ -1,4 +1,4 @@
-"""How figures of a metric are shown: the unit, and the power of ten between our files and the table."""
+"""How the report shows a metric: its unit, and the power of ten between our files and the table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def exponent(data: str, name: str) -> int:
-    """Power of ten between our files and what is shown; parameters are shown one by one."""
+    """Power of ten between our files and the report; parameters are shown as plain counts."""
     if name == "parameters":
         return 0
     return 2 if metric(name).percent else paper.exponent(data, name)
 
 
 def label(data: str, name: str) -> str:
-    """The metric with its unit, as a row's head."""
+    """The metric with its unit, as the heading of a row."""
     power = exponent(data, name)
     unit = (
         "%"

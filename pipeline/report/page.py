@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: it can be mailed, and opens without a network."""
+"""Renders the report as one self-contained HTML file, which can be mailed and opens without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.report.tables import Record
 STATUS_TEXT = {
     "reproduced": "✓ reproduced",
     "differs": "✗ not reproduced",
-    "unfinished": "… not to the end",
+    "unfinished": "… unfinished",
     "not-run": "– not run here",
     "told": "",
 }
@@ -77,7 +77,7 @@ def render(content: Content) -> str:
 
 
 def _cell(result: Result) -> dict[str, Any]:
-    """A row of the table of what was run and how."""
+    """A row of the table of cells."""
     scores, best = result.scores, result.best
     hyperparameters = best.get("hyperparameters", {})
     source = best.get("source", "")
@@ -95,7 +95,7 @@ def _cell(result: Result) -> dict[str, Any]:
 
 
 def _sections(figures: Sequence[Drawn]) -> dict[str, list[dict[str, str]]]:
-    """Title of a section to its pictures, in the order of ``SECTIONS``; empty ones are left out."""
+    """The pictures of each section by its title, in the order of ``SECTIONS``; empty sections are left out."""
     found: dict[str, list[dict[str, str]]] = {key: [] for key in SECTIONS}
     for figure in figures:
         found[figure.drawing.section].append(

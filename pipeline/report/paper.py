@@ -1,7 +1,7 @@
-"""The paper's two tables, digit by digit as printed, and the corrections of what was misprinted.
+"""The paper's two tables, digit by digit as printed, and corrections of misprints.
 
-The text below is laid out like the tables so that it can be checked by eye; units are those of the table's head and
-are turned into fractions when the text is read.
+The text below is laid out like the tables, so that it can be checked by eye. It uses the units of the tables' headings;
+reading it converts them to fractions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PARAMETERS_CORRECTED = {
     ("cifar100", "resnet18", "mnvi"): 11_224_487,
 }
 
-# No other source comes near these three.
+# No other source comes close to these three figures.
 OUT_OF_LINE = {("kin8", "mc_mfvi"), ("power", "mc_mfvi"), ("wine", "mc_mfvi")}
 
 RUNS_1, FOLDS_1 = 20, 10
@@ -78,7 +78,7 @@ Key = tuple[str, str, str]  # data, network, method
 
 
 def exponent(data: str, metric: str) -> int:
-    """Power of ten that the table's unit is away from a plain fraction or number."""
+    """Power of ten between the table's unit and a plain fraction or number."""
     if metric in ("misclassification", "mr10", "mr25", "mr50"):
         return 2
     if metric == "parameters":
@@ -87,7 +87,7 @@ def exponent(data: str, metric: str) -> int:
 
 
 def runs_2(data: str) -> int:
-    """Seeds behind an entry of Table 2."""
+    """Number of seeds behind an entry of Table 2."""
     return _RUNS_2.get(data, 4)
 
 

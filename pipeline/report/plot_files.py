@@ -1,4 +1,4 @@
-"""Curves as CSV files, from which DVC draws its own plots and compares studies."""
+"""Writes curves as CSV files, from which DVC draws its own plots and compares studies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of how the results came about: training curves and the searches for hyperparameters."""
+"""Figures of the process: training curves and the searches for hyperparameters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def _training(results: Sequence[Result]) -> list[Drawing]:
     tables = {name: some for name, some in found.items() if some[0].cell.kind == "regression"}
     drawn = []
     if tables:
-        caption = "Regression: training loss over the epochs, the mean of all networks of a cell."
+        caption = "Regression: training loss over the epochs, averaged over all networks of a cell."
         drawn.append(Drawing("training-regression", "training", caption, partial(_losses, tables)))
     for name, some in found.items():
         if name not in tables:
-            caption = f"{name}: training over the epochs, a line for each seed."
+            caption = f"{name}: training over the epochs, one line per seed."
             drawn.append(Drawing(f"training-{name}", "training", caption, partial(_curves, some)))
     return drawn
 
@@ -84,8 +84,8 @@ def _searches(results: Sequence[Result]) -> list[Drawing]:
         Drawing(
             f"search-{result.cell.name}",
             "search",
-            f"{result.cell.name}: lowest validation objective of each trial and, where they differ, how many epochs it "
-            "was given before the search ended it; the cross is what was chosen.",
+            f"{result.cell.name}: lowest validation objective of each trial and, where they differ, the number of "
+            "epochs it ran before the search ended it; the cross marks the chosen setting.",
             partial(_search, Search(result.cell.name, result.trials, result.best["hyperparameters"]), result.cell),
         )
         for result in results
@@ -105,7 +105,7 @@ def _heat_map(search: Search) -> Figure:
     values = [[math.nan if tile is None else searches.objective(tile) for tile in row] for row in tiles]
     figure, (axis,) = panels(1, 1, 1.6 + 0.85 * len(columns), 1.3 + 0.5 * len(rows))
     finite = sorted(value for row in values for value in row if math.isfinite(value))
-    # A diverged trial must not take all the colours; the upper quarter may share one.
+    # A diverged trial must not use up the colour scale; the upper quarter may share one colour.
     limit = finite[-1 - len(finite) // 4] if len(finite) > 3 else finite[-1]
     shown = [[value if math.isfinite(value) else math.nan for value in row] for row in values]
     axis.imshow(shown, cmap="viridis_r", vmin=finite[0], vmax=max(limit, finite[0] + 1e-12), aspect="auto")
@@ -129,7 +129,7 @@ def _heat_map(search: Search) -> Figure:
 
 
 def _tone(value: float, middle: float) -> str:
-    """Of the text on a tile: the tiles of the upper half are dark."""
+    """The colour of a tile's text: tiles in the upper half of the range are dark."""
     if not math.isfinite(value):
         return ink()
     return "white" if value > middle else "black"

@@ -1,5 +1,6 @@
-"""Where the results come from: the code's commit, the data's digests and sources. No dates: the same study is the
-same page."""
+"""Where the results come from: the code's commit, the data's digests and sources. There are no dates, so that the same
+study gives the same page.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class DataSource:
 
 
 def commit() -> str:
-    """The commit that is checked out, and whether the files differ from it."""
+    """The checked-out commit, and whether files differ from it."""
     head = git.ask("rev-parse", "HEAD")
     if head is None:
         return "unknown: not a git repository"

@@ -1,4 +1,4 @@
-"""Figures of the regression half: log-likelihoods beside the paper's, and how often intervals hold the truth."""
+"""Figures of the regression half: log-likelihoods beside the paper's, and the coverage of predictive intervals."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def drawings(records: Sequence[Record]) -> list[Drawing]:
         found.append(Drawing("log_likelihood", "regression", caption, partial(_likelihoods, likelihoods)))
     if coverages:
         caption = (
-            "How many more test targets than promised lie inside central predictive intervals, in percentage points: "
-            "above the dashed line they are too wide, below too narrow."
+            "Share of test targets inside central predictive intervals, less the nominal share, in percentage points: "
+            "intervals are too wide above the dashed line and too narrow below it."
         )
         found.append(Drawing("coverage", "regression", caption, partial(_coverages, coverages)))
     return found
@@ -71,11 +71,11 @@ def _coverages(found: dict[str, list[Record]]) -> Figure:
             values = {record.metric: record for record in records if record.method == method}
             known = [level for level in LEVELS if f"coverage_{level}" in values]
             excess = [100 * (values[f"coverage_{level}"].mean or 0.0) - level for level in known]
-            aside = (place - (len(methods) - 1) / 2) * 0.8 / len(methods)  # beside each other instead of on top
+            aside = (place - (len(methods) - 1) / 2) * 0.8 / len(methods)  # side by side, not on top of each other
             places = [LEVELS.index(level) + aside for level in known]
             axis.plot(places, excess, "o", color=colour(method), ms=5, label=metrics.method_label(method))
         axis.set_xticks(range(len(LEVELS)), [f"{level} %" for level in LEVELS])
         axis.set_xlim(-0.6, len(LEVELS) - 0.4)
-        axis.set_ylabel("points too many")
+        axis.set_ylabel("excess coverage [points]")
     legend_below(figure, axes)
     return figure

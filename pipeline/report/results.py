@@ -1,4 +1,4 @@
-"""What the other stages left behind, read and checked: one value per cell of the study."""
+"""Reads and checks the output of the other stages: one value per cell of the study."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Score:
-    """A metric over the runs; None where it is not a finite number."""
+    """A metric's mean and deviation over the runs; None if not finite."""
 
     mean: float | None
     std: float | None
@@ -25,7 +25,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """A cell's scores.json. ``missing`` says why there is no data for it; then there are no metrics either."""
+    """A cell's scores.json. If its data are missing, ``missing`` says why, and there are no metrics."""
 
     cell: str
     kind: str
@@ -36,9 +36,9 @@ class Scores:
     complete: bool = False
     runs: int = 0
     folds: int | None = None
-    rows: int | None = None  # of the table, where it is known
+    rows: int | None = None  # of the table, if known
     deviation_over: str = "runs"
-    failed: int = 0  # networks of regression that left no prediction; runs with one of them are not counted
+    failed: int = 0  # regression networks without a prediction; their runs do not count
     seconds: float | None = None
     num_parameters: int | None = None
     metrics: dict[str, Score] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Result:
-    """Everything that is known about a cell; only ``scores`` where its data are missing."""
+    """All results of a cell; only ``scores`` if its data are missing."""
 
     cell: Cell
     scores: Scores
@@ -60,20 +60,20 @@ class Result:
 
 
 class Record:
-    """A mapping from a file, whose keys are asked for by name and type."""
+    """A mapping read from a file; ``get`` checks the presence and type of a key."""
 
     def __init__(self, path: Path, made_by: str, value: Any) -> None:
         self.path, self.made_by, self.value = path, made_by, value
         if not isinstance(value, dict):
-            raise self.broken(f"a mapping was expected, not {type(value).__name__}")
+            raise self.broken(f"expected a mapping, got {type(value).__name__}")
 
     def broken(self, why: str) -> StudyError:
         return StudyError(f"{self.path}: {why}; delete it and run `{self.made_by}` again")
 
     def get(self, key: str, *kinds: type) -> Any:
-        """The value of a key that must be there; ``type(None)`` among the kinds allows null and absence."""
+        """The value of a required key; ``type(None)`` among the kinds allows null and absence."""
         if key not in self.value and type(None) not in kinds:
-            raise self.broken(f"`{key}` is not in it")
+            raise self.broken(f"`{key}` is missing")
         value = self.value.get(key)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise self.broken(f"`{key}` is {value!r}, expected {' or '.join(kind.__name__ for kind in kinds)}")
@@ -81,7 +81,7 @@ class Record:
 
 
 def read_scores(path: Path) -> Scores:
-    """A cell's scores; the cell's name is that of the folder."""
+    """A cell's scores; the folder's name is the cell's."""
     cell = path.parent.name
     made_by = f"python -m pipeline.evaluate {cell}"
     record = Record(path, made_by, read_json(path, made_by))
@@ -122,12 +122,12 @@ def _finite(value: float | None) -> float | None:
 
 
 def found_scores(root: Path) -> list[Scores]:
-    """The scores of every cell below a results folder, whatever study they are of."""
+    """The scores of every cell below a results folder, whatever study it belongs to."""
     return [read_scores(path) for path in sorted(root.glob("evaluate/*/scores.json"))]
 
 
 def found_searches(root: Path) -> list[Search]:
-    """The search of every cell below a results folder whose hyperparameters were searched."""
+    """The searches of all cells below a results folder that searched their hyperparameters."""
     found = []
     for path in sorted(root.glob("tune/*/best.yaml")):
         made_by = f"python -m pipeline.tune {path.parent.name}"
@@ -174,7 +174,7 @@ def _trials(path: Path, made_by: str) -> list[dict[str, Any]]:
 def _list(path: Path, made_by: str) -> list[Any]:
     value = read_json(path, made_by)
     if not isinstance(value, list):
-        raise StudyError(f"{path}: a list was expected, not {type(value).__name__}; run `{made_by}` again")
+        raise StudyError(f"{path}: expected a list, got {type(value).__name__}; run `{made_by}` again")
     return value
 
 

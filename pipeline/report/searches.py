@@ -1,4 +1,4 @@
-"""A search as a grid: what each combination of the two settings that matter most came to."""
+"""A search as a grid: the result of each combination of the two settings that matter most."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST = list(LABELS)
 
 @dataclass(frozen=True)
 class Search:
-    """A cell's trials and what was chosen among them."""
+    """A cell's trials and the hyperparameters chosen from them."""
 
     cell: str
     trials: Sequence[dict[str, Any]]
@@ -21,7 +21,7 @@ class Search:
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """At most two settings that were varied, with their values; of a larger grid each point stands for its best."""
+        """The values of at most two varied settings; in a larger grid, each point stands for its best trial."""
         names = {name for trial in self.trials for name in trial["hyperparameters"]}
         ordered = sorted(names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
         varied = {name: values for name in ordered if len(values := self.values(name)) > 1}
@@ -31,7 +31,7 @@ class Search:
         return sorted({trial["hyperparameters"][name] for trial in self.trials if name in trial["hyperparameters"]})
 
     def best_at(self, place: dict[str, Any]) -> dict[str, Any] | None:
-        """The trial with the lowest objective at a point, of failed ones any; None if there was none."""
+        """The trial with the lowest objective at a point; any one if all failed, None if there is none."""
         here = [
             trial
             for trial in self.trials
@@ -41,7 +41,7 @@ class Search:
 
 
 def objective(trial: dict[str, Any]) -> float:
-    """Infinite where a trial failed."""
+    """A trial's objective; infinite if it failed."""
     return math.inf if trial["objective"] is None else float(trial["objective"])
 
 
@@ -50,7 +50,7 @@ def label(name: str) -> str:
 
 
 def told(trial: dict[str, Any] | None) -> str:
-    """What a place of the grid says."""
+    """The text of a place in the grid."""
     if trial is None:
         return "not tried"
     return "failed" if trial["objective"] is None else f"{trial['objective']:.4g}"

@@ -1,4 +1,4 @@
-"""Tables 1 and 2 as records: our figure, the paper's, and what the two say to each other."""
+"""Tables 1 and 2 as records: our figure, the paper's figure, and whether ours reproduces it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pipeline.report import metrics, paper
 from pipeline.report.results import Score, Scores
 
 SIGMAS = 2.0
-PRINTING = 1e-3  # parameters are printed with four digits, some of them cut instead of rounded
+PRINTING = 1e-3  # the paper prints parameters with four digits, some truncated instead of rounded
 ROUNDING = 1e-9  # a difference of exactly two standard deviations counts as within
 
 REPRODUCED, DIFFERS, NOT_JUDGED, NOT_TO_THE_END, NOT_RUN = "reproduced", "differs", "told", "unfinished", "not-run"
 NOT_RUN_TEXT, NOT_TO_THE_END_TEXT = "not run here", "not run to the end here"
 NOT_FINITE_TEXT, NOT_IN_PAPER_TEXT = "not a finite number", "not in the paper"
-OTHER_MACHINE_TEXT = "not compared: another machine than the paper's"
+OTHER_MACHINE_TEXT = "not compared: our machine is not the paper's"
 
 
 @dataclass(frozen=True)
 class Record:
-    """One metric of one cell. ``mean`` is None where nothing was run or the figure is not a finite number."""
+    """One metric of one cell. ``mean`` is None if nothing ran or the figure is not finite."""
 
     data: str
     network: str
@@ -38,9 +38,9 @@ class Record:
     reproduced: bool | None
     rows: int | None  # of the data set
     notes: tuple[str, ...]  # what a reader must know to compare the two figures
-    cell: str | None  # None: no cell of the study is this one
+    cell: str | None  # None if the study has no such cell
     failed: int = 0  # networks whose runs are left out
-    variant: str = ""  # the experiment's name where another one already stands in this place of the table
+    variant: str = ""  # the experiment's name if another experiment already has this place in the table
 
     @property
     def ran(self) -> bool:
@@ -71,7 +71,7 @@ class Record:
 
 
 def reproduced(metric: str, mean: float | None, std: float | None, printed: paper.Printed) -> bool | None:
-    """Within two combined standard deviations of the paper's figure, or better; None for what is not compared."""
+    """Whether our figure is within two combined standard deviations of the paper's, or better; None if not compared."""
     better = metrics.metric(metric).better
     if better is None:
         return None
@@ -87,18 +87,18 @@ def reproduced(metric: str, mean: float | None, std: float | None, printed: pape
 
 
 def paper_runs(data: str, metric: str) -> int:
-    """How many runs are behind the paper's figure."""
+    """The number of runs behind the paper's figure."""
     return paper.RUNS_1 if metric == "log_likelihood" else paper.runs_2(data)
 
 
 def table_1(scores: Iterable[Scores]) -> list[Record]:
-    """Every place of the paper's Table 1 and everything else that regression gave."""
+    """Every entry of the paper's Table 1 and all further regression results."""
     printed = {key: {"log_likelihood": entry} for key, entry in paper.TABLE_1.items()}
     return _table([one for one in scores if one.kind == "regression"], printed)
 
 
 def table_2(scores: Iterable[Scores]) -> list[Record]:
-    """Every place of the paper's Table 2 and everything else that classification gave."""
+    """Every entry of the paper's Table 2 and all further classification results."""
     return _table([one for one in scores if one.kind == "classification"], paper.TABLE_2)
 
 
@@ -109,7 +109,7 @@ def _table(scores: list[Scores], printed: dict[paper.Key, dict[str, paper.Printe
     records = []
     for key, found in places.items():
         entries = printed.get(key, {})
-        # What ran to the end comes first: it is the one that stands in the paper's place.
+        # The first one takes the paper's place in the table, so complete results go first.
         ordered = sorted(found, key=lambda one: (not one.complete, -one.runs))
         for position, one in enumerate(ordered):
             records += _records(key, one, entries, variant=one.experiment if position else "")
@@ -134,7 +134,7 @@ def _measured(key: paper.Key, name: str, one: Scores, printed: paper.Printed | N
     score = one.metrics[name]
     judged = reproduced(name, score.mean, score.std, printed) if printed and one.complete else None
     if judged and one.failed:
-        judged = False  # what failed is not part of the figure
+        judged = False  # the figure leaves out the failures
     return Record(
         *key,
         metric=name,
@@ -162,7 +162,7 @@ def _not_run(
 
 
 def _about_paper(key: paper.Key, printed: paper.Printed | None) -> Iterable[str]:
-    """What is odd about the paper's figure, whether or not there is one of ours beside it."""
+    """Oddities of the paper's figure, whether or not we have a figure of our own."""
     data, _, method = key
     if printed is None:
         return
@@ -181,7 +181,7 @@ def _notes(
     if score.mean is None:
         yield NOT_FINITE_TEXT
     if one.failed:
-        yield f"{one.failed} networks failed; the runs they are of are left out"
+        yield f"{one.failed} networks failed; their runs are left out"
     if one.deviation_over != "runs":
         yield f"± over {one.deviation_over}"
     if printed is None:
@@ -191,7 +191,7 @@ def _notes(
     if one.runs < planned and name != "parameters":
         yield f"{one.runs} of {planned} runs"
     if one.folds is not None and one.folds != paper.FOLDS_1:
-        yield f"{one.folds} folds, the paper's {paper.FOLDS_1}"
+        yield f"{one.folds} folds instead of the paper's {paper.FOLDS_1}"
     yield from _about_paper(key, printed)
     if name == "inference_ms":
         yield OTHER_MACHINE_TEXT

@@ -1,4 +1,4 @@
-"""How the records are laid out: which rows and columns the two tables have. Page and Markdown draw the same ones."""
+"""Lays out the records in rows and columns; the page and the Markdown files share this layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Grid:
 
 
 def table_1(records: Sequence[Record]) -> Grid:
-    """Log-likelihoods: a row for each method, a column for each of the paper's data sets."""
+    """Log-likelihoods: one row per method, one column per data set of the paper."""
     known = [record for record in records if record.data in paper.DATA_1]
     return _likelihoods("Table 1: log-likelihood on the UCI data sets", known)
 
@@ -49,13 +49,13 @@ def _likelihoods(title: str, records: Sequence[Record]) -> Grid:
 
 
 def _heading(data: str, records: Sequence[Record]) -> str:
-    """With the number of rows that were really used, which is not always the one that a paper prints."""
+    """The data set with the number of rows that were really used, which may differ from the one that papers print."""
     rows = next((record.rows for record in records if record.data == data and record.rows), None)
     return metrics.data_label(data) + (f" (N = {rows:,})" if rows else "")
 
 
 def further_regression(records: Sequence[Record]) -> Grid | None:
-    """What the paper does not have of the regression cells that ran."""
+    """The metrics of regression cells that the paper does not have."""
     further = [record for record in records if record.ran and record.metric != "log_likelihood"]
     if not further:
         return None
@@ -73,7 +73,7 @@ def further_regression(records: Sequence[Record]) -> Grid | None:
 
 
 def table_2(records: Sequence[Record]) -> list[Grid]:
-    """A grid for each network on its data set: a row for each metric, a column for each method."""
+    """One grid per network and data set, with one row per metric and one column per method."""
     return [
         _block(data, network, [one for one in records if (one.data, one.network) == (data, network)])
         for data, network in _in_order((record.data, record.network) for record in records)
@@ -99,5 +99,5 @@ def _method(record: Record) -> str:
 
 
 def _in_order(items: Iterable[T]) -> list[T]:
-    """Each once, in the order of first appearance."""
+    """Each item once, in the order of first appearance."""
     return list(dict.fromkeys(items))

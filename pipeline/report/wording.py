@@ -1,4 +1,4 @@
-"""Figures as they are shown, on the page and in Markdown alike."""
+"""The texts of figures, for the page and for Markdown."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ MEANINGS = {
 
 
 def number(value: float, decimals: int) -> str:
-    """With a real minus sign, and with groups of three where it is a count."""
+    """A number with a real minus sign; counts have their digits in groups of three."""
     text = f"{value:,.0f}" if decimals == 0 else f"{value:.{decimals}f}"
     return text.replace("-", "−")
 
 
 def ours(record: Record) -> str:
-    """Our mean ± standard deviation in the table's unit; ± is left out where there was only one run."""
+    """Our mean ± standard deviation in the table's unit; a single run has no ±."""
     if not record.ran:
         return NOT_RUN_TEXT
     if record.mean is None:
-        return "no whole run" if record.failed else "not finite"
+        return "no complete run" if record.failed else "not finite"
     scale = 10 ** metrics.exponent(record.data, record.metric)
     decimals = _decimals(record)
     mean = number(record.mean * scale, decimals)
@@ -67,7 +67,7 @@ def theirs(record: Record) -> str:
 
 
 def remark(record: Record) -> str:
-    """The note without what the figure, its mark or the table's legend already say."""
+    """The notes, without those that the figure, its mark or the table's legend already show."""
     shown = (NOT_RUN_TEXT, NOT_TO_THE_END_TEXT, NOT_FINITE_TEXT, NOT_IN_PAPER_TEXT, OTHER_MACHINE_TEXT)
     parts = [part for part in record.notes if part not in shown]
     return "; ".join(part.removeprefix(f"{NOT_RUN_TEXT}: ") for part in parts)

@@ -1,4 +1,4 @@
-"""Makes the report of a study: reads everything first, then puts a whole folder in its place."""
+"""Writes the report of a study: reads everything first, then replaces the report's folder as a whole."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipeline.report.searches import Search
 
 
 def write_report(params: Params) -> Path:
-    """The folder ``<results>/report``, new; the one before stays if anything goes wrong."""
+    """Writes the folder ``<results>/report`` anew; the old folder stays if anything goes wrong."""
     results = [read_result(cell) for cell in params.cells()]
     scores = [result.scores for result in results]
     table_1, table_2 = tables.table_1(scores), tables.table_2(scores)
@@ -55,14 +55,14 @@ def write_report(params: Params) -> Path:
 
 
 def fill_readme(readme: Path, roots: Sequence[Path]) -> None:
-    """The tables of all scores and searches below some results folders, into a README that has marks for them."""
+    """Writes the tables of all scores and searches below these results folders between the marks of a README."""
     scores, searches = list[Scores](), list[Search]()
     for root in roots:
         own_scores, own_searches = found_scores(root), found_searches(root)
         if not own_scores and not own_searches:
             raise StudyError(
-                f"{root}: neither evaluate/<cell>/scores.json nor a search below it; give the results folder of a "
-                "study with --results"
+                f"{root}: the folder has neither evaluate/<cell>/scores.json nor a search; give the results folder of "
+                "a study with --results"
             )
         scores += own_scores
         searches += own_searches
@@ -84,7 +84,7 @@ def _draw(drawings: Sequence[Drawing], folder: Path) -> list[drawing.Drawn]:
 
 
 def _without(key: str, records: Sequence[tables.Record]) -> list[dict[str, object]]:
-    """Table 1 has one network, Table 2 no folds."""
+    """Drops a key that means nothing in a table: Table 1 has one network, Table 2 no folds."""
     return [{name: value for name, value in record.as_json().items() if name != key} for record in records]
 
 

@@ -92,7 +92,7 @@ def test_training_goes_on_with_fewer_workers_when_a_node_is_lost(losable: Nodes,
     before = lose_a_node(remotely, losable, cell, process)
     said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
-    assert said.count("so training goes on with 1 from the last checkpoint, on the same global batches") == 1, said
+    assert said.count("so training resumes with 1 from the last checkpoint, on the same global batches") == 1, said
     assert_trained_as_by_one(cell, before)
 
 
@@ -103,11 +103,11 @@ def test_training_that_may_not_go_on_with_fewer_workers_waits_for_a_node(losable
     process = remotely.start("train")
     before = lose_a_node(remotely, losable, cell, process)
     said = line_with("a node is lost", process)
-    assert "waits for another node. With resources.allow_fewer_workers: true the same command goes on" in said
+    assert "waits for another node. With resources.allow_fewer_workers: true the same command resumes" in said
     losable.start(1)
     said = rest_of(process)
     assert "a node is lost" not in said, "it was said twice"
-    assert said.count("there is room for 2 workers again, so training goes on") == 1, said
+    assert said.count("there is room for 2 workers again, so training continues") == 1, said
     assert_trained_as_by_one(cell, before)
 
 
@@ -132,7 +132,7 @@ def test_a_search_says_that_it_waits_for_a_node_and_goes_on_with_it(losable: Nod
     assert "so training waits for another node" in line_with("a node is lost", process)
     losable.start(1)
     said = rest_of(process)
-    assert said.count("there is room for 2 workers again, so training goes on") == 1, said
+    assert said.count("there is room for 2 workers again, so training continues") == 1, said
     (trial,) = json.loads((cell.tune / "trials.json").read_text())
     assert trial["status"] == "finished" and trial["epochs"] == LONG
 

@@ -159,7 +159,7 @@ def test_stopped_while_decoding_it_goes_on_from_there(tmp_path: Path, how: signa
     assert process.returncode == {signal.SIGKILL: -9, signal.SIGINT: 130}[how]
     assert not (tmp_path / "data/stopped").exists()
     again = run(tmp_path, "stopped")
-    assert again.returncode == 0 and "of 144 images were decoded before" in again.stderr
+    assert again.returncode == 0 and "of 144 images are already decoded" in again.stderr
     whole = find_folder(Dataset(name="whole", **entry), tmp_path / "whole").summary["digest"]
     assert json.loads((tmp_path / "data/stopped/summary.json").read_text())["digest"] == whole
     assert len(load_images(tmp_path / "data/stopped", "test")) == 144

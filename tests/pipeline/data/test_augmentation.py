@@ -181,9 +181,9 @@ def test_crops_in_training_reach_every_corner() -> None:
 
 
 def test_impossible_requests_are_named() -> None:
-    with pytest.raises(StudyError, match="'cifar' is not known; there are none, cifar-paper"):
+    with pytest.raises(StudyError, match="'cifar' is unknown; expected one of none, cifar-paper"):
         transform("cifar", "cifar10", training=True)
-    with pytest.raises(StudyError, match="normalisation: 'x' is not known"):
+    with pytest.raises(StudyError, match="normalisation: 'x' is unknown"):
         transform("none", "x", training=True)
     with pytest.raises(StudyError, match="224 × 224 from an image of 100 × 300"):
         transform("imagenet-paper", "imagenet", training=True)([torch.zeros(3, 100, 300)], generator())

@@ -261,7 +261,7 @@ def test_a_relative_path_is_looked_for_in_the_mirror(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     relative = Dataset(name="p", kind="folder", test="val", size=32)
-    with pytest.raises(MissingData, match=r"p\.test: there is no folder val, here or in the mirror"):
+    with pytest.raises(MissingData, match=r"p\.test: the folder val exists neither here nor in the mirror"):
         find_folder(relative)
     monkeypatch.setenv(MIRROR, str(tmp_path))
     assert find_folder(relative).summary["rows"] == {"test": 6}
@@ -280,7 +280,7 @@ def test_every_unreadable_image_is_named_and_what_was_read_stays_read(photos: Da
         path.write_bytes(content)
     capsys.readouterr()
     prepare(photos, "stop")
-    assert "12 of 18 images were decoded before" in capsys.readouterr().err
+    assert "12 of 18 images are already decoded" in capsys.readouterr().err
     assert json.loads(Path("data/p/summary.json").read_text())["digest"] == undisturbed
     test = load_images("data/p", "test")
     fresh = find_folder(photos).parts["test"]
@@ -363,7 +363,7 @@ def test_bad_folders_are_named(photos: Dataset, tmp_path: Path) -> None:
             **{"name": "p", "kind": "folder", "train": photos.train, "test": photos.test, "size": 32, **keys}
         )
 
-    with pytest.raises(MissingData, match=r"p\.train: there is no folder .*nowhere"):
+    with pytest.raises(MissingData, match=r"p\.train: the folder .*nowhere exists neither"):
         find_folder(folder(train=str(tmp_path / "nowhere")))
     with pytest.raises(StudyError, match=r"p\.test: .* has no subfolders"):
         find_folder(folder(test=str(tmp_path / "val/n01")))

@@ -184,7 +184,7 @@ def test_a_constant_feature_is_noted_and_kept(tmp_path: Path) -> None:
     found = find_table(of_folder(layout(tmp_path / "own", values)))
     assert found.x.shape == (20, 3)
     assert found.summary["notes"] == [
-        "column 1 (counted from 0) is the same in every row: standardised, it is zero and says nothing"
+        "column 1 (counted from 0) is the same in every row: it is zero after standardisation and tells nothing"
     ]
 
 
@@ -218,7 +218,7 @@ def test_a_known_table_in_the_mirror_has_the_known_target_and_splits(
     layout(folder, values, splits.standard(40))
     assert find_table(entry).tests == splits.standard(40)
     layout(folder, values, splits.standard(40), target=0)
-    with pytest.raises(StudyError, match=r"name column 0 as target .* of this data set they are column 3"):
+    with pytest.raises(StudyError, match=r"name column 0 as target .* in this data set column 3 is the target"):
         find_table(entry)
     layout(folder, values, splits.standard(40)[::-1])
     with pytest.raises(StudyError, match="are not the literature's splits"):

@@ -140,7 +140,7 @@ ONE_WILD_STEP: dict[str, Any] = {
     "experiment": {"optimizer": "sgd", "learning_rate": 1e30, "clip": None},
     "limits": {"steps_per_epoch": 1},
 }
-NO_ANSWER = "outputs for validation images are no finite numbers after epoch 1; there is no checkpoint yet"
+NO_ANSWER = "outputs for validation images are not finite after epoch 1; there is no checkpoint yet"
 
 
 @pytest.mark.parametrize("method", ("deterministic", "mnvi", "mc_dropout"))

@@ -144,7 +144,7 @@ def test_a_training_with_other_settings_has_a_curve_of_its_own(monkeypatch: pyte
 
 
 WAITS = "training waits for another node"
-ADVICE = "With resources.allow_fewer_workers: true the same command goes on with fewer"
+ADVICE = "With resources.allow_fewer_workers: true the same command resumes with fewer"
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,20 @@ ADVICE = "With resources.allow_fewer_workers: true the same command goes on with
             {"workers": 2, "allow_fewer_workers": True},
             1,
             1,
-            "training goes on with 1 from the last checkpoint, on the same global batches",
+            "training resumes with 1 from the last checkpoint, on the same global batches",
         ),
-        ({"workers": 1}, 4, 2, "2 of 4 trainings go on from their last checkpoints, and the others after them"),
+        ({"workers": 1}, 4, 2, "2 of 4 trainings resume from their last checkpoints, and the others after them"),
         (
             {"workers": 2, "allow_fewer_workers": True},
             2,
             2,
-            "1 of 2 trainings go on from their last checkpoints, and the others after them",
+            "1 of 2 trainings resume from their last checkpoints, and the others after them",
         ),
         (
             {"workers": 2, "allow_fewer_workers": True},
             2,
             3,
-            "all trainings go on from their last checkpoints, one with fewer on the same global batches",
+            "all trainings resume from their last checkpoints, one with fewer workers on the same global batches",
         ),
     ],
 )
@@ -192,8 +192,8 @@ def test_what_a_lost_node_means_is_said_once_and_its_return_too(
     for alive in (True, True, False, False, True, True):
         monkeypatch.setattr(ray, "nodes", lambda alive=alive: [node(2 * left + 1), node(2 * needed, alive=alive)])
         shortage.look(trainings, resources["workers"])
-    lost = f"lenet: a node is lost; {needed} workers are needed, {left} fit on the 1 nodes that there are, so "
-    back = f"lenet: there is room for {needed} workers again, so training goes on with them"
+    lost = f"lenet: a node is lost; {needed} workers are needed, {left} fit on the 1 available nodes, so "
+    back = f"lenet: there is room for {needed} workers again, so training continues with them"
     assert capfd.readouterr().err.splitlines() == [lost + consequence, back]
 
 
@@ -217,7 +217,7 @@ def test_every_node_that_is_lost_or_back_is_told_as_long_as_there_are_too_few(
         shortage.look(4, 1)
     told = [line.partition("; ")[0] for line in capfd.readouterr().err.splitlines()]
     lost, back = "lenet: a node is lost", "lenet: a node is back"
-    assert told == [lost, lost, back, "lenet: there is room for 4 workers again, so training goes on with them"]
+    assert told == [lost, lost, back, "lenet: there is room for 4 workers again, so training continues with them"]
 
 
 @pytest.mark.slow

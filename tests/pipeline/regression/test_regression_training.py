@@ -90,7 +90,7 @@ def test_a_loss_that_is_no_number_is_reported_and_harms_no_other_network(study, 
     one = train("mnvi")
     report = json.loads((one.model / "training.json").read_text())
     assert [(entry["fold"], entry["run"]) for entry in report["failures"]] == [(1, 0), (1, 1)]
-    assert "fold 1, run 0: the loss was no number in epoch 0; run 0 is left out" in capsys.readouterr().err
+    assert "fold 1, run 0: the loss was not finite in epoch 0; run 0 is left out" in capsys.readouterr().err
     harmed = torch.load(one.model / "replicas.pt", weights_only=True)
     for name, values in sound["state"].items():
         torch.testing.assert_close(harmed["state"][name][[0, 2]], values[[0, 2]], rtol=0, atol=0, msg=name)

@@ -119,7 +119,7 @@ def test_page_shows_every_cell_and_where_it_comes_from(made):
     for text in ("Study small", "Preset release", "search, 8 trials", "params", "mirror folder, mnist", "3 of 20 runs"):
         assert text in re.sub(r"\s+", " ", words)
     assert f"{report_study.hash_of('boston'):064x}" in words
-    for status in ("✓ reproduced", "✗ not reproduced", "… not to the end", "– not run here"):
+    for status in ("✓ reproduced", "✗ not reproduced", "… unfinished", "– not run here"):
         assert status in words
 
 
@@ -226,7 +226,7 @@ def test_readme_takes_scores_and_searches_of_several_results_folders(study):
     writing.fill_readme(Path("README.md"), sorted(Path("recorded").iterdir()))
     text = Path("README.md").read_text()
     assert "3 of 20 runs" in text and "3 of 4 runs" in text and "**boston-mnvi**" in text
-    with pytest.raises(StudyError, match=r"nowhere: neither evaluate/<cell>/scores\.json nor a search below it"):
+    with pytest.raises(StudyError, match=r"nowhere: the folder has neither evaluate/<cell>/scores\.json nor a search"):
         writing.fill_readme(Path("README.md"), [Path("nowhere")])
     assert Path("README.md").read_text() == text
 

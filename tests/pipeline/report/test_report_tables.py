@@ -193,7 +193,7 @@ def test_one_run_has_no_deviation():
 def test_a_cell_without_a_whole_run_says_so():
     record = only(tables.table_1([scores(mean=None, runs=0, failed=20)]), data="boston", method="mnvi")
     text = markdown.table_1([record])
-    assert record.status == tables.DIFFERS and "no whole run" in text and "20 networks failed" in text
+    assert record.status == tables.DIFFERS and "no complete run" in text and "20 networks failed" in text
     assert "not run here" not in text.partition("Ours ±")[0]
 
 
