@@ -118,7 +118,7 @@ def _section(path: str, raw: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _missing(path: str) -> StudyError:
-    return StudyError(f"{path}: is missing, but is needed (by the stages or by dvc.yaml); add it")
+    return StudyError(f"{path}: is missing, but the stages or dvc.yaml need it; add it")
 
 
 def _whole_section(kind: type, path: str, raw: Any) -> dict[str, Any]:

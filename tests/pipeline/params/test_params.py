@@ -108,7 +108,7 @@ MISTAKES = {
     "study/cells/boston-mnvi/experiment": ("bostn", "study.cells.boston-mnvi.experiment: 'bostn' is not in"),
     "study/cells/boston.mnvi": ({}, "is not a name of letters, digits, - and _"),
     "study/search": (["boston-ensemble"], "'boston-ensemble' has no experiments.boston.methods.ensemble.grid"),
-    "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but is needed"),
+    "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but the stages or"),
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
     "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
     "resources/compile": ("yes", "resources.compile: 'yes' is not true, false or auto"),
@@ -224,7 +224,9 @@ FOLDERS = {
     "folder", [*sorted(FOLDERS - {"recorded"}), "data", "work", "mlruns", "data/mine", "a/.b", ".x"]
 )
 def test_results_do_not_go_where_something_else_is(folder):
-    message = f"study.results: '{folder}' is not a folder of results alone; write another one, such as results/mine"
+    message = (
+        f"study.results: '{folder}' is not a folder of results alone; choose a different one, such as results/mine"
+    )
     with pytest.raises(StudyError, match=re.escape(message)):
         reading.read(changed("study/results", folder))
 
@@ -246,7 +248,7 @@ def test_a_misspelt_hyperparameter_is_named_with_its_whole_path():
 def test_every_key_of_the_study_is_required(key):
     raw = copy.deepcopy(RAW)
     del raw["study"][key]
-    with pytest.raises(StudyError, match=rf"study\.{key}: is missing, but is needed"):
+    with pytest.raises(StudyError, match=rf"study\.{key}: is missing, but the stages or dvc\.yaml need it"):
         reading.read(raw)
 
 

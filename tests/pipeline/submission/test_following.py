@@ -195,7 +195,7 @@ def test_ctrl_c_at_a_terminal_asks_what_to_do(keys: str, said: str) -> None:
         os.write(ours, b"\x03")
         assert "job: [s]top it, or [d]etach" in read_until(ours, "let it go on? ")
         os.write(ours, keys.encode())
-        shown = read_until(ours, "the same command goes on from here")
+        shown = read_until(ours, "run the same command to continue")
         assert process.wait(60) == 130
     finally:
         process.kill()
