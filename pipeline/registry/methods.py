@@ -74,7 +74,7 @@ METHODS = Registry(
             "dvi",
             {"init_log_var": Number},
             networks=("mlp",),
-            otherwise="full covariances need the network mlp, not {network}; take ddvi",
+            otherwise="full covariances need the network mlp, not {network}; use ddvi",
             label="DVI",
             colour="#8d6cc7",
         ),
