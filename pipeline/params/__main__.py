@@ -48,7 +48,9 @@ def _arguments() -> argparse.Namespace:
     commands.add_parser("ood", parents=[common], help="write <results>/ood, which DVC compares")
     select = commands.add_parser("select", parents=[common], help="copy a study from studies/ into the settings")
     select.add_argument("study")
-    select.add_argument("--cells", type=lambda names: names.split(","), default=[], help="only these: a,b,c")
+    select.add_argument(
+        "--cells", type=lambda names: names.split(","), default=[], help="only these cells, separated by commas"
+    )
     select.add_argument("--results", help="folder for the results (default: the study's own)")
     return parser.parse_args()
 
