@@ -100,9 +100,7 @@ class KnownImages:
     classes: tuple[str, ...]
     packages: tuple[Held, ...] = ()
     label: str = field(default="", compare=False)  # in tables
-    normalisation: Normalisation | None = (
-        None  # None: the set serves as out-of-distribution data only
-    )
+    normalisation: Normalisation | None = None  # None: the set serves as out-of-distribution data only
 
     @property
     def archived(self) -> bool:
