@@ -1,11 +1,11 @@
-"""CPUs that nobody would give back: placement groups of this study whose maker is dead.
+"""Removes this study's abandoned placement groups: their creator is dead, but they still hold CPUs.
 
-Ray frees a group with the end of the job that made it. Two kinds it forgets: that of a training whose trial was killed
-while the search goes on, and that which a training asks for in the moment in which its job is killed. Both hold their
-CPUs for good, and the next training waits for them for ever.
+Ray frees a placement group when the job that made it ends. It forgets two kinds: the group of a training whose trial is
+killed while the search continues, and the group that a training requests just as its job is killed. Both hold their
+CPUs for good, and the next training waits for those CPUs forever.
 
-Ray Train and Ray Tune make the groups, so we cannot name them; but each bears the namespace of its job. All stages of a
-study join the cluster in one namespace, and groups of any other are left alone, whoever made them.
+Ray Train and Ray Tune make the groups, so we cannot name them; but each carries the namespace of its job. All stages of
+a study join the cluster in one namespace. Groups in any other namespace stay untouched, whoever made them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from pathlib import PurePosixPath
 from pipeline import storage
 from pipeline.tracking.identity import JOB
 
-EVERY = 10.0  # seconds between two looks
+EVERY = 10.0  # seconds between two checks
 _NOBODY = b"\xff" * 16  # made by the driver itself
 _STOPPING = 5.0
 
 
 def namespace() -> str:
-    """This study's among the tenants of a cluster, the same for all its stages and their attempts.
+    """The study's Ray namespace, which sets it apart from other tenants; all its stages and attempts share it.
 
-    A study is known by its folder; a submitted job, which may run on any node, by its storage and its results.
+    The study's folder identifies it. A submitted job may run on any node, so its storage and results folder identify it
+    instead.
     """
     job = os.environ.get(JOB)
     if job is None:
@@ -42,14 +43,14 @@ def namespace() -> str:
 
 @contextmanager
 def removed() -> Iterator[None]:
-    """Looks for such groups, now and then, for the length of a block with Ray."""
+    """Removes abandoned groups every few seconds while the block runs."""
     from ray.exceptions import RayError
 
     stop = threading.Event()
 
     def look() -> None:
         while not stop.wait(EVERY):
-            with suppress(RayError, RuntimeError):  # a cluster that does not answer; the stage itself says so
+            with suppress(RayError, RuntimeError):  # the cluster does not answer; the stage itself reports that
                 remove()
 
     thread = threading.Thread(target=look, name="abandoned placement groups", daemon=True)
@@ -62,7 +63,7 @@ def removed() -> Iterator[None]:
 
 
 def remove() -> None:
-    """Removes them once."""
+    """Removes the groups that are abandoned now."""
     import ray
     from ray import PlacementGroupID
     from ray._private import state

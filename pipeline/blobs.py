@@ -1,6 +1,6 @@
-"""Files in storage under the digest of their content: put there once, fetched once per node, checked on arrival.
+"""Files in storage, named by the digest of their content: uploaded once, fetched once per node, checked on arrival.
 
-A list of files, itself stored under its digest, stands for a set of them: that digest is all that a worker has to know.
+A list of files is stored under its own digest. That one digest is all a worker needs to fetch the whole set.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NODE_CACHE = "MNVI_NODE_CACHE"
 
 @dataclass(frozen=True)
 class Contents:
-    """Files that were put into storage."""
+    """A set of files in storage."""
 
     root: Anywhere
     digest: str  # of their list
 
     def here(self) -> Path:
-        """A folder on this node that has them; who comes first fetches, others of the node wait for that."""
+        """A folder on this node with the files; the first process fetches them, others on the node wait for it."""
         cache = node_cache()
         folder = cache / self.digest
         with FileLock(cache / f"{self.digest}.lock"):
@@ -43,7 +43,7 @@ class Contents:
         return folder
 
     def write(self, folder: Path) -> None:
-        """Fetches them into a folder."""
+        """Fetches the files into a folder."""
         listed = self.listed()
         for name, digest in listed.items():
             target = folder / name
@@ -63,7 +63,7 @@ class Contents:
 
 
 def publish(given: Mapping[str, Path], root: Anywhere) -> Contents:
-    """Puts files and folders into storage under these names; what is there already is not sent again."""
+    """Uploads files and folders under these names; skips content that storage already has."""
     listed = {}
     for name, path in given.items():
         below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -81,22 +81,22 @@ def publish(given: Mapping[str, Path], root: Anywhere) -> Contents:
 
 
 def node_cache() -> Path:
-    """This machine's own folder for what it has fetched. It may be deleted whenever no stage runs."""
+    """This machine's folder for fetched files. You may delete it whenever no stage is running."""
     given = os.environ.get(NODE_CACHE)
     folder = Path(given) if given else Path(tempfile.gettempdir()) / f"mnvi-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
-    found = folder.lstat()  # of a link itself: anybody may place one in /tmp that leads to a folder of ours
+    found = folder.lstat()  # does not follow links: anybody may place one in /tmp that points to a folder of ours
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise StudyError(
-            f"{folder}: is not a folder that belongs to you and that nobody else may enter (mode 0700); delete it, or "
+            f"{folder}: is not a folder that belongs to you and that only you may enter (mode 0700); delete it, or "
             f"set {NODE_CACHE} to such a folder on every node"
         )
     return folder
 
 
 def readable_size(*paths: Path) -> str:
-    """Of files and folders, for people."""
+    """The total size of files and folders, with a unit."""
     found = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
     size = float(sum(file.stat().st_size for file in found if file.is_file()))
     for unit in ("bytes", "kB", "MB"):
@@ -122,9 +122,9 @@ def _fetch(root: Anywhere, digest: str, target: Path) -> None:
     try:
         storage.fetch(place, target)
     except FileNotFoundError as error:
-        raise StudyError(f"{place}: is not in storage; run the same command again, which puts it there") from error
+        raise StudyError(f"{place}: is not in storage; run the same command again to upload it") from error
     if files.sha256(target) != digest:
         raise StudyError(
-            f"{place}: was altered or damaged, as its content does not have the SHA-256 that is its name; delete it "
-            "and run the same command again, which puts it there anew"
+            f"{place}: was altered or damaged: the SHA-256 of its content is not its name; delete it and run the same "
+            "command again to upload it anew"
         )

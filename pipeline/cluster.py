@@ -1,10 +1,10 @@
-"""Where work is sent: a Ray cluster that the user names, or one of our own on this machine.
+"""Connects a stage to Ray: to a cluster that the user names, or to a private Ray on this machine.
 
-``RAY_ADDRESS`` (``host:port``, ``ray://host:port`` or ``auto``) joins a running cluster, on whose nodes this project is
-installed; it is asked with the token of ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``. Without
-it every stage starts a private Ray that listens on the loopback interface only, has a token of its own and ends with
-the stage; one that an earlier, killed stage may have left is never joined. ``MNVI_VERBOSE=1`` shows what Ray and its
-workers print, and keeps the logs of a private Ray.
+``RAY_ADDRESS`` (``host:port``, ``ray://host:port`` or ``auto``) joins a running cluster whose nodes have this project
+installed; the token comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``. Without
+``RAY_ADDRESS`` every stage starts a private Ray, which listens on the loopback interface only, has its own token and
+ends with the stage. A stage never joins a Ray that an earlier, killed stage left behind. ``MNVI_VERBOSE=1`` shows what
+Ray and its workers print, and keeps the logs of a private Ray.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from pipeline import abandoned, files, private_ray, storage
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
 
-# What the user has set stays.
+# Defaults: variables that the user has set stay as they are.
 _ENVIRONMENT = {
-    "RAY_AUTH_MODE": "token",  # also towards an address, for which Ray's default is none
+    "RAY_AUTH_MODE": "token",  # for a cluster at an address too, where Ray's default is no authentication
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # trials find relative paths where the stage does
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the stage, not Tune's own farewell
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the stage instead of Tune's own handler
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial whose loss diverges at once has none
-    "RAY_AIR_NEW_OUTPUT": "0",  # its boxes come whatever the verbosity
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial whose loss diverges at once reports no metric
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints its boxes at any verbosity
 }
 
 
 def configure() -> None:
-    """Settings that Ray reads when it is imported; stages call this before they import what uses it."""
+    """Sets the variables that Ray reads on import; stages call this before they import anything that uses Ray."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if not os.environ.get("RAY_ADDRESS"):
-        # The only way to have a private Ray listen on the loopback interface, on Linux too.
+        # The only way to make a private Ray listen on the loopback interface, on Linux too.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
 @contextmanager
 def connected() -> Iterator[None]:
-    """Ray for the length of a block; inside another such block, that one's."""
+    """Connects to Ray while the block runs; a nested block shares the outer connection."""
     configure()
     import ray
 
@@ -84,7 +84,7 @@ def cpus() -> int:
 
 
 def this_node() -> Any:
-    """A place for what only waits: on the driver's own node, since the stage ends with that one anyway."""
+    """Schedules tasks that only wait on the driver's node: if that node is lost, the stage ends anyway."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -92,7 +92,7 @@ def this_node() -> Any:
 
 
 def check_shared(place: Anywhere) -> None:
-    """That all nodes see the place where workers keep what they make; else it would be lost on the disk of one."""
+    """Checks that all nodes see the place that workers write to; otherwise a result could stay on one node's disk."""
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -107,12 +107,12 @@ def check_shared(place: Anywhere) -> None:
 
 
 def _looks(nodes: list[dict[str, Any]], probe: Path) -> list[tuple[str, bool]]:
-    """The nodes, and whether each sees the file."""
+    """The address of each node, and whether it sees the file."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     look = ray.remote(num_cpus=0)(_sees)
-    # Soft: a node that is lost at this moment is no reason to stop.
+    # Soft: losing a node at this moment is no reason to stop.
     places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=True) for node in nodes]
     seen: list[bool] = ray.get([look.options(scheduling_strategy=place).remote(str(probe)) for place in places])
     return [(node["NodeManagerAddress"], sees) for node, sees in zip(nodes, seen, strict=True)]
@@ -126,19 +126,19 @@ def _check_seen(folder: Path, looks: Iterable[tuple[str, bool]]) -> None:
     blind = [node for node, sees in looks if not sees]
     if blind:
         raise StudyError(
-            f"{storage.VARIABLE}: the cluster's {', '.join(blind)} does not see {folder} of this machine, so what "
-            "workers make there would be lost; set it to a folder that all nodes mount under the same path, or to "
+            f"{storage.VARIABLE}: the cluster's {', '.join(blind)} does not see {folder} of this machine, so workers' "
+            "results would be lost; set it to a folder that all nodes mount under the same path, or to "
             "s3://bucket/prefix"
         )
 
 
 def _own_cpus() -> int:
-    """Those that this process may use: `taskset` and containers give fewer than the machine has."""
+    """The number of CPUs this process may use; `taskset` and containers allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _keep_handler(of_the_stage: Any) -> None:
-    """Ray puts its own in place of it, which prints a stack and aborts before the stage has put things in order."""
+    """Restores the stage's SIGTERM handler: Ray's own prints a stack and aborts before the stage can clean up."""
     if callable(of_the_stage) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, of_the_stage)
 
@@ -154,8 +154,8 @@ def _join(address: str, settings: dict[str, Any]) -> None:
         ray.init(address=address, **settings)
     except AuthenticationError as error:
         raise StudyError(
-            f"RAY_ADDRESS={address}: there is no token for it; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the one "
-            "that the cluster was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
+            f"RAY_ADDRESS={address}: there is no token for it; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token "
+            "that the cluster was started with, or RAY_AUTH_MODE=disabled if the cluster uses no tokens"
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise StudyError(
@@ -166,7 +166,7 @@ def _join(address: str, settings: dict[str, Any]) -> None:
 
 
 def _knock(address: str) -> None:
-    """Fails at once where nobody listens; Ray itself would try for minutes."""
+    """Fails at once if nothing listens at the address; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ValueError("expected host:port, ray://host:port or auto")

@@ -1,4 +1,4 @@
-"""What a stage shows: progress on a terminal, one line where it is not one, and errors without a traceback."""
+"""A stage's output: a progress bar on a terminal, lines elsewhere, and errors without a traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a stage and turns what the user can mend into a message and an exit code."""
+    """Runs a stage; an error that the user can fix becomes a message and an exit code."""
     terminated = False
 
     def terminate(*_: Any) -> None:
@@ -35,8 +35,8 @@ def run(main: Callable[[], None]) -> None:
     except SystemExit:
         if not terminated:
             raise
-        print("terminated; the same command goes on from here", file=sys.stderr)
-        sys.exit(INTERRUPTED)  # what waits inside Ray comes back with a code of Ray's own
+        print("terminated; run the same command to continue", file=sys.stderr)
+        sys.exit(INTERRUPTED)  # a wait inside Ray ends with Ray's own exit code instead
     except BrokenPipeError:
         if not _nobody_reads():
             raise
@@ -45,30 +45,30 @@ def run(main: Callable[[], None]) -> None:
         print(f"error: {masked(str(error))}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
+        print("interrupted; run the same command to continue", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
 def _nobody_reads() -> bool:
-    """Whether what is printed goes into a pipe whose other end is closed, as after `| head -1`."""
+    """Whether standard output is a pipe whose other end is closed, as after `| head -1`."""
     output = sys.stdout.fileno()
     poll = select.poll()
-    poll.register(output, 0)  # whatever is asked for, a closed end is told
+    poll.register(output, 0)  # poll always reports a closed end
     if not poll.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # or Python complains about what it could not write when it ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)  # otherwise Python complains on exit that it cannot flush
     return True
 
 
 def say(message: str) -> None:
-    """A line that does not disturb a progress bar, without passwords."""
+    """Prints a line, without passwords, that does not disturb a progress bar."""
     tqdm.write(masked(message), file=sys.stderr)
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """A bar on a terminal; elsewhere a line every minute."""
 
-    EVERY = 60.0  # seconds between lines where there is no terminal
+    EVERY = 60.0  # seconds between lines without a terminal
 
     def __init__(self, what: str, total: int, unit: str, done: int = 0) -> None:
         self.what, self.total, self.unit, self.done = what, total, unit, done

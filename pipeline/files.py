@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written under a temporary name, then renamed."""
+"""Atomic files, either complete or absent: written under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
         for index, key in enumerate(keys):
             if key in keys[:index]:
                 where = node.value[index][0].start_mark
-                raise yaml.composer.ComposerError(None, None, f"the key {key!r} stands twice in one section", where)
+                raise yaml.composer.ComposerError(None, None, f"the key {key!r} occurs twice in one section", where)
         return node
 
 
@@ -37,7 +37,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _one in (_Loader, _Dumper):
-    # YAML 1.2, which DVC writes, has numbers without a decimal point (5e-08); PyYAML's 1.1 takes them for text.
+    # DVC writes YAML 1.2, which allows numbers without a decimal point (5e-08); PyYAML's 1.1 reads them as text.
     _one.add_implicit_resolver(
         "tag:yaml.org,2002:float",
         re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
@@ -47,7 +47,7 @@ for _one in (_Loader, _Dumper):
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` for a file or a folder, which takes its place when the block ends well."""
+    """A temporary path beside ``path`` for a file or folder, which replaces ``path`` if the block succeeds."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
@@ -67,7 +67,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Deletes what processes of this machine that were killed had begun to write in this place."""
+    """Deletes temporary files for this path that killed processes of this machine left behind."""
     begun = f".{path.name}.{socket.gethostname()}-"
     for left in path.parent.glob(f"{glob.escape(begun)}*.tmp"):
         ours = re.fullmatch(r"(\d{1,9})-[0-9a-f]{8}\.tmp", left.name.removeprefix(begun))
@@ -77,16 +77,16 @@ def _remove_abandoned(path: Path) -> None:
             os.kill(int(ours[1]), 0)
         except ProcessLookupError:
             remove(left)
-        except PermissionError:  # alive, and another user's
+        except PermissionError:  # the process is alive and belongs to another user
             continue
 
 
 def remove(path: str | Path) -> None:
-    """Deletes a file or a folder, if there is one."""
+    """Deletes a file or folder, if it exists."""
     path = Path(path)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    elif os.path.lexists(path):  # a read-only disk refuses to delete even what is not there
+    elif os.path.lexists(path):  # a read-only disk refuses to delete even a file that does not exist
         with suppress(FileNotFoundError):
             path.unlink()
 
@@ -109,10 +109,10 @@ def yaml_of(value: Any, **layout: Any) -> str:
 
 
 def write_tensors(path: str | Path, value: Any) -> None:
-    """Anything that ``torch.load(weights_only=True)`` reads back."""
-    import torch  # here, since most commands that write files need no torch and should start at once
+    """Writes a value that ``torch.load(weights_only=True)`` can read back."""
+    import torch  # here: most commands that write files need no torch and should start at once
 
-    content = io.BytesIO()  # torch's own writer does not say what is wrong with a disk
+    content = io.BytesIO()  # in memory first: torch's own writer does not say what is wrong with a disk
     torch.save(value, content)
     with replacing(path) as temporary:
         temporary.write_bytes(content.getbuffer())
@@ -135,7 +135,7 @@ def read_json(path: str | Path, made_by: str) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that a text in YAML stands for; it can be nothing but plain data.
+    """Reads YAML text that holds plain data only.
 
     Raises:
         ValueError: if the text is not YAML.
@@ -163,7 +163,7 @@ def read_tensors(path: str | Path, made_by: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise StudyError(f"{path}: no such file; it is made by `{made_by}`") from error
-    except Exception as error:  # torch.load raises a different kind for every way a file can be broken
+    except Exception as error:  # torch.load raises a different exception for every way a file can be broken
         raise StudyError(f"{path}: cannot be read ({error}); delete it and run `{made_by}` again") from error
 
 

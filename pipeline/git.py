@@ -1,4 +1,4 @@
-"""Questions to git about the folder that a stage works in."""
+"""Asks git about the folder that a stage works in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 
 
 def ask(*arguments: str) -> str | None:
-    """What git answers; None outside of a repository, and where there is no git, as in the project's image."""
+    """Git's answer; None outside a repository, or if git is not installed, as in the project's image."""
     try:
         done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""Texts without passwords, for everything that is shown, kept or sent: one place, so that none is forgotten."""
+"""Hides passwords in every text that is shown, kept or sent: in one place, so that no caller forgets it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import re
 
 HIDDEN = "***"
-SHORTEST = 8  # characters: replacing the value of `admin` wherever it occurs would spoil texts and hide nothing
-_USER = re.compile(r"//[^\s\"'<>]*@")  # greedy, as a password may have / and @ in it
+SHORTEST = 8  # characters: replacing every `admin` would spoil texts and hide nothing
+_USER = re.compile(r"//[^\s\"'<>]*@")  # greedy, as a password may contain / and @
 _NAMED = re.compile(r"(?i)(\b[\w-]*(?:password|passwd|token|secret|signature|credential)=)[^&\s\"']+")
 _VARIABLE = re.compile(r"PASSWORD|PASSWD|TOKEN|SECRET|ACCESS_KEY|API_KEY")
 _POINTS_TO_A_FILE = ("_PATH", "_FILE")
 
 
 def masked(text: str) -> str:
-    """The text without secrets: those of addresses, and the values of variables of the environment that hold some.
+    """The text without secrets: neither those in addresses nor the values of secret environment variables.
 
     >>> masked("cannot reach https://someone:pass/word@host/path")
     'cannot reach https://***@host/path'

@@ -1,4 +1,4 @@
-"""Data that no source could give: how stages learn of it, and what they write when the study goes on without them."""
+"""Missing data: how a stage learns that no source has its data, and what it writes so that the study can continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.params import Cell
 
 
 def why(folder: Path) -> str | None:
-    """Why a data set is not there, where ``missing_data: skip`` let the study go on without it."""
+    """Why a data set is missing, if ``missing_data: skip`` lets the study continue without it."""
     summary = files.read_json(folder / "summary.json", f"python -m pipeline.prepare {folder.name}")
     reason: str | None = summary.get("missing")
     return reason
@@ -50,4 +50,4 @@ def evaluate(cell: Cell, why: str) -> None:
 
 
 def _say(cell: Cell, why: str) -> None:
-    say(f"{cell.name}: left out, its data are missing: {why}")
+    say(f"{cell.name}: skipped, because its data are missing: {why}")

@@ -1,4 +1,4 @@
-"""A name that is not known: the error that lists the known ones and suggests the nearest."""
+"""The error for an unknown name: it lists the known names and suggests the nearest."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def unknown(path: str, name: Any, known: Collection[str], what: str) -> StudyErr
 
 def not_known(name: Any, known: Collection[str], what: str) -> str:
     near = difflib.get_close_matches(str(name), list(known), n=1)
-    to_do = f"did you mean {near[0]}?" if near else "take one of them"
+    to_do = f"did you mean {near[0]}?" if near else "use one of them"
     return f"{name!r} is not {what} ({', '.join(known) or 'there are none'}); {to_do}"

@@ -1,4 +1,4 @@
-"""The stage `prepare`: one data set, found, checked, split and written to data/<dataset>/.
+"""The stage `prepare`: finds one data set, checks and splits it, and writes it to data/<dataset>/.
 
 python -m pipeline.prepare boston
 """
@@ -19,7 +19,7 @@ from pipeline.params import Dataset
 
 
 class Found(Protocol):
-    """Data on their way from a source to their folder."""
+    """A data set that a source has found and that is not yet written."""
 
     @property
     def summary(self) -> dict[str, Any]: ...
@@ -28,7 +28,7 @@ class Found(Protocol):
 
 
 class Nothing:
-    """What is written for a data set that the study goes on without."""
+    """Stands in for a missing data set that the study skips."""
 
     def __init__(self, reason: MissingData) -> None:
         self.summary = {"missing": str(reason)}
@@ -38,7 +38,7 @@ class Nothing:
 
 
 def prepare(dataset: Dataset, missing_data: str) -> None:
-    """Writes the data set's folder, whole or not at all."""
+    """Writes the data set's folder, completely or not at all."""
     found = _find(dataset, missing_data)
     with files.replacing(dataset.folder_out) as folder:
         folder.mkdir()
@@ -59,15 +59,16 @@ def _find(dataset: Dataset, missing_data: str) -> Found:
         if missing_data != "skip":
             raise
         console.say(
-            f"{error}\n{dataset.name}: skipped, as study.missing_data says. DVC does not look for it again by itself: "
-            f"once it is there, `dvc repro --force --single-item prepare@{dataset.name}`, then the same command"
+            f"{error}\n{dataset.name}: skipped, because study.missing_data is skip. DVC does not look for it again by "
+            f"itself: once you have it, run `dvc repro --force --single-item prepare@{dataset.name}`, "
+            "then the same command"
         )
         return Nothing(error)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.prepare", description="Prepares one data set.")
-    parser.add_argument("dataset", help="a name under `datasets` of the parameters")
+    parser.add_argument("dataset", help="a name under `datasets` in the parameters")
     parser.add_argument("--params", default="params.yaml", help="the study's parameters")
     arguments = parser.parse_args()
     settings = params.load(arguments.params)

@@ -1,7 +1,7 @@
-"""A Ray of one stage's own, which nobody else on the machine can command, read or replace.
+"""A private Ray for one stage, which no other user of the machine can command, read or replace.
 
-It asks everyone for a token that is made for it and is only in the memory of its processes, and its sockets and logs
-are in a folder that other users cannot enter; ``/tmp/ray``, Ray's own choice, lets everybody write.
+Every connection needs a token, which is made for this Ray and exists only in the memory of its processes. Sockets and
+logs are in a folder that other users cannot enter; Ray's default, ``/tmp/ray``, is writable for everybody.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import psutil
 from pipeline.console import say
 from pipeline.errors import StudyError
 
-ATTEMPTS = 3  # at starting Ray, which gives up early on a busy machine
+ATTEMPTS = 3  # to start Ray, which gives up early on a busy machine
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 @contextmanager
 def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
-    """Ray for the length of a block, with further settings of ``ray.init``."""
+    """Runs Ray while the block runs; ``settings`` are further arguments of ``ray.init``."""
     import ray
 
     folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"))
@@ -38,11 +38,11 @@ def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
                 ray.shutdown()
     finally:
         if not keep_logs:
-            shutil.rmtree(folder, ignore_errors=True)  # what a dying process adds meanwhile may stay
+            shutil.rmtree(folder, ignore_errors=True)  # a dying process may still add files; they may stay
 
 
 def _start(above: str, settings: dict[str, Any]) -> None:
-    """In a folder below, as Ray opens what it is given to everybody."""
+    """Starts Ray in a subfolder, because Ray makes the folder it is given accessible to everybody."""
     import ray
 
     for attempt in range(1, ATTEMPTS + 1):
@@ -52,21 +52,21 @@ def _start(above: str, settings: dict[str, Any]) -> None:
             return
         except OSError as error:
             raise StudyError(
-                f"{folder}: Ray cannot start there ({error}); set RAY_TMPDIR to a folder that can be written and has a "
-                "short path, such as /tmp"
+                f"{folder}: Ray cannot start there ({error}); set RAY_TMPDIR to a writable folder with a short path, "
+                "such as /tmp"
             ) from error
-        except Exception as error:  # Ray has no kind of its own for a node that does not come up within half a minute
+        except Exception as error:  # Ray has no exception class for a node that does not start within half a minute
             _end_what_started(folder)
             if attempt == ATTEMPTS:
                 raise StudyError(
                     f"Ray did not start on this machine ({error}); wait until the machine is less busy, or free some "
-                    "memory, and give the same command again"
+                    "memory, and run the same command again"
                 ) from error
-            say(f"Ray did not start ({error}); once more")
+            say(f"Ray did not start ({error}); trying again")
 
 
 def _end_what_started(folder: str) -> None:
-    """Ray itself forgets the processes of a node that did not come up, which would compete with the next attempt."""
+    """Kills the processes of a node that did not start: Ray forgets them, and they would slow the next attempt."""
     import ray
 
     ray.shutdown()
@@ -77,7 +77,7 @@ def _end_what_started(folder: str) -> None:
 
 
 def reread_environment() -> None:
-    """Ray keeps what the environment said about authentication when it was imported or first asked for a token."""
+    """Makes Ray read its authentication variables again; it caches them on import and on the first use of a token."""
     from ray import _raylet as core  # compiled: mypy does not see into it
 
     core.Config.initialize("")  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def reread_environment() -> None:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """In the environment, where other users cannot see it and Ray's processes, our children, look for it first."""
+    """Sets a new token in the environment: other users cannot see it there, and our Ray processes look there first."""
     before = {name: os.environ.get(name) for name in (MODE, TOKEN)}
     os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
     reread_environment()

@@ -1,7 +1,7 @@
-"""What the searches of both kinds share: the points they try, Ray Tune that goes through them, and the best of them.
+"""The part of a search that both kinds of cell share: propose points, run them with Ray Tune, choose the best.
 
-`study.searcher` says how points are proposed: `grid` takes every one, `random` as many as `study.trials`, `optuna` as
-many, each in view of the results so far. No point is tried twice.
+`study.searcher` says which points of the grid to try: `grid` takes them all, `random` draws `study.trials` of them, and
+`optuna` proposes as many, each based on the results so far. No point is tried twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.params import Cell
 
 MADE_BY = "python -m pipeline.tune"
 SEED = 0
-RESTARTS = 3  # of a trial whose process dies
+RESTARTS = 3  # allowed to a trial whose process dies
 
 Point = dict[str, Any]
 Trial = dict[str, Any]  # a record of trials.json
@@ -40,17 +40,17 @@ def name_of(point: Point) -> str:
 
 
 def short(cell: Cell) -> Cell:
-    """The cell as its trials train it: the whole schedule in fewer epochs, if the study says so."""
+    """The cell as its trials train it: with the whole schedule in fewer epochs, if the study asks for that."""
     return replace(cell, experiment=cell.experiment.shortened(cell.limits.search_epochs))
 
 
 def parameters(cell: Cell) -> dict[str, Any]:
-    """What a search's run shows: how its trials train, and the points it has to choose from."""
+    """The parameters of a search's run: how its trials train, and which points it can choose from."""
     return {**short(cell).parameters("tune"), "grid": cell.grid, "searcher": cell.study.searcher}
 
 
 def conclude(cell: Cell, trials: Sequence[Trial], tracked: tracking.Run, metric: str) -> None:
-    """Writes down the trials and the best of them."""
+    """Writes the trials and the best of them to files."""
     best = choose(trials, cell.grid_points())
     chosen = {
         "source": "search",
@@ -65,17 +65,17 @@ def conclude(cell: Cell, trials: Sequence[Trial], tracked: tracking.Run, metric:
 
 
 def track(cell: Cell, trial: Trial, figures: Iterable[tuple[int, Mapping[str, float]]], parent: tracking.Run) -> None:
-    """Shows a trial that has ended as a run below the search's, once; one that diverged as a failed run.
+    """Records a finished trial, once, as a child of the search's run; a diverged trial becomes a failed run.
 
     Args:
-        figures: an epoch and its numbers.
+        figures: pairs of an epoch and its numbers.
     """
     point, status = trial["hyperparameters"], trial["status"]
     name = " ".join(
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in point.items()
     )
     state = parent.state / "children" / name_of(point)
-    shown = state / "shown.json"  # below which of the stage's runs
+    shown = state / "shown.json"  # names the parent run under which the trial is already recorded
     if shown.exists() and files.read_json(shown, MADE_BY) == parent.instance:
         return
     with suppress(Diverged), tracking.run(cell, "tune", child=name, parent=parent, state=state) as child:
@@ -89,17 +89,17 @@ def track(cell: Cell, trial: Trial, figures: Iterable[tuple[int, Mapping[str, fl
 
 
 def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:
-    """The lowest objective; among equals the point that comes first in the grid."""
+    """The trial with the lowest objective; on a tie, the point that comes first in the grid."""
     sound = [trial for trial in trials if trial["objective"] is not None]
     if not sound:
         raise StudyError(
-            "search: in every trial the loss stopped being a number; lower learning_rate or clip in params.yaml"
+            "search: the loss stopped being a number in every trial; lower learning_rate or clip in params.yaml"
         )
     return min(sound, key=lambda trial: (trial["objective"], grid.index(trial["hyperparameters"])))
 
 
 def lowest(trials: Sequence[Trial]) -> float:
-    """The best objective so far, for those who watch."""
+    """The best objective so far, for the progress display."""
     return min((trial["objective"] for trial in trials if trial["objective"] is not None), default=math.nan)
 
 
@@ -109,11 +109,11 @@ def _write(cell: Cell, best: dict[str, Any], trials: Sequence[Trial]) -> None:
 
 
 def proposer(cell: Cell, known: Sequence[Trial], again: bool = False) -> tuple[Searcher, int]:
-    """What proposes points to Tune, and how many it has to propose.
+    """A searcher that proposes points to Tune, and the number of points it has to propose.
 
     Args:
         known: trials that have ended.
-        again: whether these points are proposed once more, before the others.
+        again: whether to propose the points of these trials again, before the others.
     """
     grid = cell.grid_points()
     count = cell.num_trials
@@ -127,7 +127,7 @@ def proposer(cell: Cell, known: Sequence[Trial], again: bool = False) -> tuple[S
 
 
 class Settled(Searcher):
-    """Points in their order. Tune's own for that would not let the number of trials at a time be bounded."""
+    """Proposes given points in order. Tune's own equivalent cannot bound the number of concurrent trials."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         super().__init__()
@@ -137,23 +137,23 @@ class Settled(Searcher):
         return self._left.pop(0)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Changes nothing."""
+        """Does nothing: the order of points is fixed."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: a search is taken up from its trials."""
+        """Saves nothing: a search resumes from its trials."""
 
 
 class Optuna(Searcher):
-    """Optuna's sampler on the points of a grid, each of which it is given once.
+    """Optuna's sampler over the points of a grid; it proposes each point once.
 
-    Ray's own wrapper lets it come back to a point; a search that is taken up again would not know where it stood.
+    Ray's own wrapper lets Optuna propose a point again, and a resumed search would have forgotten its earlier trials.
 
     Args:
         known: trials that have ended.
-        again: their points, if these are to be given out once more before new ones are asked for.
+        again: points of ended trials to propose again before any new ones.
     """
 
-    ATTEMPTS = 20  # at a point that is left, before the first of them is taken
+    ATTEMPTS = 20  # to draw an untried point, before the first untried one is taken
 
     def __init__(self, cell: Cell, known: Sequence[Trial], again: Sequence[Point] = ()) -> None:
         super().__init__()
@@ -185,13 +185,13 @@ class Optuna(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         if trial_id not in self._asked:
-            return  # one of those that were known
+            return  # a known trial, proposed again
         value = None if error or result is None else result.get(self._objective)
         state = TrialState.FAIL if value is None else None
         self._study.tell(self._asked.pop(trial_id), value, state)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: a search is taken up from its trials."""
+        """Saves nothing: a search resumes from its trials."""
 
     def _ask(self) -> optuna.Trial:
         for _ in range(self.ATTEMPTS):
@@ -214,18 +214,18 @@ def go_through(
     metric: str,
     **config: Any,
 ) -> None:
-    """Has Tune run the trials.
+    """Runs the trials with Tune.
 
     Args:
-        proposals: of :func:`proposer`.
-        when_ended: told the point of each trial that ends, and the last it reported.
+        proposals: the result of :func:`proposer`.
+        when_ended: called for each trial that ends, with its point and its last report.
         meanwhile: called every few seconds.
-        storage: for Tune's own files, from which nothing is read.
-        metric: of what a trial reports, the one to make small.
+        storage: folder for Tune's own files, which nothing reads.
+        metric: the reported metric to minimise.
         config: further settings of `tune.TuneConfig`.
     """
     algorithm, count = proposals
-    algorithm.set_search_properties(metric, "min", {})  # Tune does so only where it has a space of its own
+    algorithm.set_search_properties(metric, "min", {})  # Tune does this only if it has its own search space
     tune_config = tune.TuneConfig(metric=metric, mode="min", search_alg=algorithm, num_samples=count, **config)
     try:
         errors = (
@@ -252,8 +252,8 @@ def go_through(
         raise StudyError(f"{cell.name}: the search broke off: {words_of(error)}") from error
     if errors:
         raise StudyError(
-            f"{cell.name}: a trial failed {RESTARTS + 1} times, at last with\n{words_of(errors[0])}\n"
-            "The same command goes on from here"
+            f"{cell.name}: a trial failed {RESTARTS + 1} times, the last time with\n{words_of(errors[0])}\n"
+            "Run the same command to continue"
         )
 
 
@@ -265,7 +265,7 @@ class _Watcher(tune.Callback):
         self._due = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune writes a copy of its callbacks to disk, which nobody reads; a tracked run cannot be copied
+        return {}  # Tune pickles its callbacks to disk, where nothing reads them; a tracked run cannot be pickled
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() >= self._due:

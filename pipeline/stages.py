@@ -1,4 +1,4 @@
-"""What the stages of a cell have in common: their command line, which module does the work, and when there is none.
+"""The part that all stages of a cell share: the command line, the choice of module, the check for work to do.
 
 Nothing here imports torch, Ray or MLflow: a stage that has nothing to do says so within a second.
 """
@@ -17,7 +17,7 @@ from pipeline import cluster, files, missing, params, submission
 from pipeline.console import say
 from pipeline.params import Cell, code
 
-DONE = "done.json"  # beside a stage's state: what it read and made when it last came to its end
+DONE = "done.json"  # beside a stage's state: what the stage read and wrote when it last finished
 
 
 def chosen_cell(stage: str) -> tuple[Cell, str | None]:
@@ -28,16 +28,16 @@ def chosen_cell(stage: str) -> tuple[Cell, str | None]:
 
 
 def module(cell: Cell, stage: str) -> ModuleType:
-    """The stage for cells of this kind; the other kind's is never imported, as it brings much with it."""
+    """The stage's module for cells of this kind. The other kind's module stays unimported: it is slow to load."""
     cluster.configure()
     return importlib.import_module(code.entry(cell.kind, stage))
 
 
 def work(cell: Cell, stage: str) -> None:
-    """Runs the stage: here, which inside a job is the cluster, or as such a job if RAY_ADDRESS is a job server's."""
+    """Runs the stage here (inside a job that is the cluster), or submits it if RAY_ADDRESS names a job server."""
     if is_done(cell, stage):
         made = ", ".join(str(path) for path in outputs(cell, stage))
-        say(f"{stage} {cell.name}: nothing to do, {made} is up to date; delete it to have it made again")
+        say(f"{stage} {cell.name}: nothing to do, {made} is up to date; delete it to make it again")
         return
     if submission.wanted(cell, stage):
         submission.submit(cell, stage, _arguments(stage).params)
@@ -48,7 +48,7 @@ def work(cell: Cell, stage: str) -> None:
 
 
 def is_done(cell: Cell, stage: str) -> bool:
-    """Whether the stage has made what is there from what is there."""
+    """Whether the stage made its present outputs from its present inputs, settings and code."""
     note = cell.state(stage) / DONE
     if not note.exists() or not all(path.exists() for path in outputs(cell, stage)):
         return False
@@ -57,7 +57,7 @@ def is_done(cell: Cell, stage: str) -> bool:
 
 
 def inputs(cell: Cell, stage: str) -> list[Path]:
-    """What a stage reads beside its settings."""
+    """Files and folders that a stage reads besides its settings."""
     read = {
         "tune": [],
         "train": [cell.tune / "best.yaml"],
@@ -67,7 +67,7 @@ def inputs(cell: Cell, stage: str) -> list[Path]:
 
 
 def outputs(cell: Cell, stage: str) -> list[Path]:
-    """What DVC expects of the stage."""
+    """Files and folders that DVC expects the stage to write."""
     if stage == "train":
         return [cell.model]
     if stage == "tune":
@@ -76,10 +76,10 @@ def outputs(cell: Cell, stage: str) -> list[Path]:
 
 
 def _account(cell: Cell, stage: str) -> dict[str, str]:
-    """Digests of what the stage depends on, and of what it has made.
+    """Digests of everything the stage depends on, and of its outputs.
 
-    Files count by name, size and time: data may be hundreds of gigabytes. DVC gives outputs a new time when it takes
-    them into its cache.
+    Inputs count by name, size and modification time, since data may be hundreds of gigabytes. Outputs count by name and
+    size alone, since DVC changes their modification time when it moves them into its cache.
     """
     settings = {"settings": cell.settings(stage), "code": cell.code(stage)}
     read = [(str(path), size, time) for path, size, time in _files(inputs(cell, stage))]

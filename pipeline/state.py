@@ -1,12 +1,13 @@
-"""What stages resume from, and what becomes of it when settings, code or data change: it is set aside, never deleted.
+"""The state that stages resume from. If settings, code or data change, the state is set aside, never deleted.
 
-A stage keeps its state in `work/<results>/<stage>/<cell>/progress`, with a file that says what it was made for. State
-that was made for something else moves to `set-aside/<date>-<what differs>` beside it, and the stage starts anew.
+A stage keeps its state in `work/<results>/<stage>/<cell>/progress`. A file there records the settings, code and data
+that the state was made for. If they differ now, the state moves to `set-aside/<date>-<what differs>` beside it, and the
+stage starts anew.
 
-    python -m pipeline.state list                                  what is set aside, of all cells of the study
-    python -m pipeline.state adopt CELL STAGE/NAME                 put it back; the stage goes on from it as it is
+    python -m pipeline.state list                                  list the state set aside for all cells of the study
+    python -m pipeline.state adopt CELL STAGE/NAME                 put state back; the stage continues from it as it is
     python -m pipeline.state set-aside CELL STAGE                  start a stage anew without changing anything
-    python -m pipeline.state remove CELL STAGE/NAME                delete it; nothing else does
+    python -m pipeline.state remove CELL STAGE/NAME                delete state; only this command does so
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MadeFor = dict[str, Any]  # settings, code, data: as JSON knows them
 
 
 def progress(state: Anywhere, cell: Cell, stage: str, made_for: MadeFor) -> Anywhere:
-    """The folder to resume from, which holds only what was made for this; anything else in it is set aside first."""
+    """The folder to resume from. State made for other settings, code or data is set aside first."""
     folder, made_for = state / PROGRESS, json.loads(json.dumps(made_for, default=str))
     mark = _read_mark(folder)
     if mark is None and not storage.names(folder):
@@ -44,13 +45,13 @@ def progress(state: Anywhere, cell: Cell, stage: str, made_for: MadeFor) -> Anyw
     if not differs:
         return folder
     if mark is not None and mark.get("adopt"):
-        say(f"{cell.name}: {stage} goes on from state that was adopted, although these differ: {_listed(differs)}")
+        say(f"{cell.name}: {stage} continues from adopted state, although these differ: {_listed(differs)}")
         _write_mark(folder, made_for, adopted=[*mark.get("adopted", []), differs])
         return folder
     name = _set_aside(state, _reason(differs[0]))
     say(
-        f"{cell.name}: {stage} starts anew, since its state was made for something else: {_listed(differs)}.\n"
-        f"The state is kept in {state / ASIDE / name}. To go on from it instead:\n"
+        f"{cell.name}: {stage} starts anew, because its state was made for something else: {_listed(differs)}.\n"
+        f"The state is kept in {state / ASIDE / name}. To continue from it instead:\n"
         f"  python -m pipeline.state adopt {cell.name} {stage}/{name}\n"
         f"To delete it: python -m pipeline.state remove {cell.name} {stage}/{name}"
     )
@@ -59,7 +60,7 @@ def progress(state: Anywhere, cell: Cell, stage: str, made_for: MadeFor) -> Anyw
 
 
 def differences(before: MadeFor, now: MadeFor) -> list[str]:
-    """What differs, as `settings.experiment.learning_rate: 0.1, now 0.2`; settings first, then data, code last."""
+    """The differences, as `settings.experiment.learning_rate: 0.1, now 0.2`; settings first, then data, then code."""
     flat_before, flat_now = _flat(before), _flat(now)
     keys = [key for key in {**flat_before, **flat_now} if flat_before.get(key) != flat_now.get(key)]
     keys.sort(key=lambda key: (not key.startswith("settings"), key.startswith("code")))
@@ -89,7 +90,7 @@ def _listed(differs: list[str]) -> str:
 
 
 def _reason(difference: str) -> str:
-    """A part of a file name: `settings-learning_rate`, `data`, `code-pipeline.images.loop`."""
+    """The reason as part of a file name: `settings-learning_rate`, `data`, `code-pipeline.images.loop`."""
     key = difference.partition(":")[0].replace("/", ".")
     kind, _, rest = key.partition(".")
     rest = rest.rpartition(".")[2] if kind == "settings" else rest
@@ -107,7 +108,7 @@ def _write_mark(folder: Anywhere, made_for: MadeFor, **more: Any) -> None:
 
 
 def _set_aside(state: Anywhere, reason: str) -> str:
-    """Moves the state; the name follows from when it began, so that a move that is cut short ends in the same place."""
+    """Moves the state. Its name contains its start time, so that an interrupted move resumes to the same place."""
     mark = _read_mark(state / PROGRESS)
     name = f"{mark['began'] if mark else 'unknown-date'}-{reason}"
     known = {path.parts[0] for path in storage.names(state / ASIDE)}
@@ -118,7 +119,7 @@ def _set_aside(state: Anywhere, reason: str) -> str:
 
 
 def places(cell: Cell, stage: str) -> list[Anywhere]:
-    """Where a stage's state may be: here, in storage where workers keep it, and there what drivers of jobs keep."""
+    """Where a stage's state may be: here, in the workers' folder in storage, or in the job drivers' folder there."""
     folder, root = cell.state(stage), storage.root()
     if root is None:
         return [folder]
@@ -131,11 +132,11 @@ def adopt(cell: Cell, stage: str, name: str) -> None:
     state = _place_of(cell, stage, name)
     mark = _read_mark(state / ASIDE / name)
     if storage.names(state / PROGRESS):
-        say(f"{cell.name}: what {stage} has now is set aside as {stage}/{_set_aside(state, 'replaced')}")
+        say(f"{cell.name}: the present state of {stage} is set aside as {stage}/{_set_aside(state, 'replaced')}")
     storage.move(state / ASIDE / name, state / PROGRESS)
     known = mark or {"began": "unknown-date", "made_for": {}}
     storage.write_json(state / PROGRESS / MARK, {**known, "adopt": True})
-    say(f"{cell.name}: {stage} goes on from {name}; start it with `dvc repro {stage}@{cell.name}`")
+    say(f"{cell.name}: {stage} will continue from {name}; start it with `dvc repro {stage}@{cell.name}`")
 
 
 def set_aside(cell: Cell, stage: str) -> None:
@@ -153,7 +154,7 @@ def remove(cell: Cell, stage: str, name: str) -> None:
 
 
 def aside(cell: Cell, stage: str) -> Iterator[tuple[Anywhere, str, int]]:
-    """Each state that is set aside: where, its name, and how many files it has."""
+    """Every state that is set aside: its folder, its name and its number of files."""
     for state in places(cell, stage):
         names = [path.parts[0] for path in storage.names(state / ASIDE)]
         for name in sorted(set(names)):
@@ -200,10 +201,10 @@ def _arguments() -> argparse.Namespace:
     common.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
     parser = argparse.ArgumentParser(prog="python -m pipeline.state")
     commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", parents=[common], help="print what is set aside")
-    listing.add_argument("cell", nargs="?", help="of this cell alone")
+    listing = commands.add_parser("list", parents=[common], help="list the state that is set aside")
+    listing.add_argument("cell", nargs="?", help="list this cell only")
     for name, help in (
-        ("adopt", "put state back and go on from it, whatever it was made for"),
+        ("adopt", "put state back and continue from it, whatever it was made for"),
         ("set-aside", "set a stage's state aside, so that it starts anew"),
         ("remove", "delete state that is set aside"),
     ):

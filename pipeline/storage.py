@@ -1,8 +1,8 @@
-"""What all machines of a cluster can reach: the folder (of an NFS share, say) or S3 prefix that ``MNVI_STORAGE`` names.
+"""Storage that all machines of a cluster share: the folder (on NFS, say) or S3 prefix that ``MNVI_STORAGE`` names.
 
-It is a variable of the environment, like ``RAY_ADDRESS`` and ``MLFLOW_TRACKING_URI``: where machines keep things is no
-part of a study, so that neither a fingerprint nor a stage of DVC depends on it. S3 is reached with AWS's own variables
-(``AWS_ENDPOINT_URL`` for a server of one's own), which every node needs.
+``MNVI_STORAGE`` is an environment variable, like ``RAY_ADDRESS`` and ``MLFLOW_TRACKING_URI``: where machines keep files
+is not part of a study, so neither a fingerprint nor a DVC stage depends on it. AWS's own variables give access to S3
+(``AWS_ENDPOINT_URL`` for a private server); every node needs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VARIABLE = "MNVI_STORAGE"
 
 @dataclass(frozen=True, order=True)
 class Remote:
-    """A file or folder that has an address and no path, with as much of a Path's manners as is needed of it."""
+    """A file or folder with an address instead of a path; it has the few methods of Path that we need."""
 
     address: str  # s3://bucket/key
 
@@ -50,7 +50,7 @@ class Remote:
             return bool(system.get_file_info(path).type != FileType.NotFound)
 
     def glob(self, pattern: str) -> list[Remote]:
-        """Files below this folder whose path from here matches."""
+        """Files below this folder whose path relative to it matches."""
         return [
             self / str(name)
             for name in self.names()
@@ -58,14 +58,14 @@ class Remote:
         ]
 
     def names(self) -> list[PurePosixPath]:
-        """All files below this folder, as seen from here."""
+        """Paths of all files below this folder, relative to it."""
         from pyarrow.fs import FileSelector
 
         with self._reached("read") as (system, path):
             found = system.get_file_info(FileSelector(path, allow_not_found=True, recursive=True))
             names = sorted(PurePosixPath(info.path).relative_to(path) for info in found if info.is_file)
         for name in names:
-            check_inside(self, name)  # a key may be any text
+            check_inside(self, name)  # an S3 key may be any text
         return names
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -77,10 +77,10 @@ class Remote:
                     raise
 
     def remove(self) -> None:
-        """Deletes the file, or the folder with all that is in it, if there is one."""
+        """Deletes the file, or the folder with everything in it, if it exists."""
         from pyarrow.fs import FileType
 
-        with suppress(FileNotFoundError), self._reached("changed") as (system, path):  # another may do the same
+        with suppress(FileNotFoundError), self._reached("changed") as (system, path):  # others may delete it, too
             kind = system.get_file_info(path).type
             if kind == FileType.Directory:
                 system.delete_dir(path)
@@ -99,7 +99,7 @@ class Remote:
 
     @contextmanager
     def replacing(self) -> Iterator[Path]:
-        """A path on this machine for a file that takes this one's place when the block ends well."""
+        """A local path for a file that replaces this one if the block succeeds."""
         from pyarrow.fs import copy_files
 
         with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
@@ -131,7 +131,7 @@ Anywhere = Path | Remote
 
 
 def root() -> Anywhere | None:
-    """The storage that was named, if one was."""
+    """The storage that ``MNVI_STORAGE`` names, if it is set."""
     given = os.environ.get(VARIABLE, "")
     if not given:
         return None
@@ -146,16 +146,16 @@ def at(given: str) -> Anywhere:
         raise StudyError(
             f"{VARIABLE}={masked(given)}: expected a folder that all machines mount, or s3://bucket/prefix"
         )
-    if "@" in rest.partition("/")[0]:  # pyarrow would take keys from there, and Ray's dashboard would show them
+    if "@" in rest.partition("/")[0]:  # pyarrow would accept keys here, and Ray's dashboard would show them
         raise StudyError(
-            f"{VARIABLE}={masked(given)}: has a key in it; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead, "
+            f"{VARIABLE}={masked(given)}: contains a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead, "
             "here and on the cluster's nodes"
         )
     return Remote(given.rstrip("/"))
 
 
 def of(needed_by: str) -> Anywhere:
-    """The storage, without which the caller cannot do."""
+    """The storage; an error if it is not set, for callers that cannot work without it."""
     found = root()
     if found is None:
         raise StudyError(
@@ -166,27 +166,27 @@ def of(needed_by: str) -> Anywhere:
 
 
 def names(place: Anywhere) -> list[PurePosixPath]:
-    """All files below a folder, as seen from there."""
+    """Paths of all files below a folder, relative to it."""
     if isinstance(place, Remote):
         return place.names()
     return sorted(PurePosixPath(file.relative_to(place)) for file in place.rglob("*") if file.is_file())
 
 
 def check_inside(place: Anywhere, name: PurePosixPath) -> None:
-    """That a name which storage gives does not lead out of the folder that it is copied to."""
+    """Checks that a name read from storage does not lead out of the folder into which it is copied."""
     if name.is_absolute() or ".." in name.parts:
         raise StudyError(
-            f"{place}: names {name}, which is outside of its folder; delete it, and see who may write to {VARIABLE}"
+            f"{place}: names {name}, which is outside of its folder; delete it, and check who can write to {VARIABLE}"
         )
 
 
 def found(place: Anywhere, pattern: str) -> list[Anywhere]:
-    """What matches below a folder, in the order of names."""
+    """Files below a folder that match the pattern, sorted by name."""
     return sorted(place.glob(pattern), key=str)
 
 
 def fetch(place: Anywhere, target: Path) -> None:
-    """Copies a file from there."""
+    """Copies a file from storage."""
     if isinstance(place, Remote):
         place.copy_to(target)
     else:
@@ -194,13 +194,13 @@ def fetch(place: Anywhere, target: Path) -> None:
 
 
 def put(file: Path, place: Anywhere) -> None:
-    """Copies a file there, where it is either whole or not to be seen."""
+    """Copies a file to storage, where it appears only once it is complete."""
     with _replacing(place) as temporary:
         shutil.copyfile(file, temporary)
 
 
 def remove(place: Anywhere) -> None:
-    """Deletes a file or a folder, if there is one."""
+    """Deletes a file or folder, if it exists."""
     if isinstance(place, Remote):
         place.remove()
     else:
@@ -210,8 +210,7 @@ def remove(place: Anywhere) -> None:
 def move(source: Anywhere, target: Anywhere) -> None:
     """Renames a file or folder within one storage.
 
-    A bucket has no renaming: all is copied before anything is deleted, so that a move that was cut short can be given
-    again.
+    A bucket cannot rename: we copy everything before we delete anything, so that an interrupted move can be repeated.
     """
     if isinstance(source, Remote) and isinstance(target, Remote):
         source.move_to(target)
@@ -247,7 +246,7 @@ def _replacing(place: Anywhere) -> AbstractContextManager[Path]:
 
 def _write(place: Anywhere, write: Callable[[Path], None]) -> None:
     if not isinstance(place, Remote):
-        write(place)  # which replaces it by itself: a temporary file of a temporary file has a name that nobody knows
+        write(place)  # it replaces the file itself: nothing could recognise a temporary file of a temporary file
         return
     with place.replacing() as temporary:
         write(temporary)
@@ -258,7 +257,7 @@ def _read(place: Anywhere, read: Callable[[Path], Any]) -> Any:
         return read(place)
     with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
         copy = Path(folder) / place.name
-        with suppress(FileNotFoundError):  # which the reader has words for
+        with suppress(FileNotFoundError):  # the reader reports a missing file itself
             place.copy_to(copy)
         try:
             return read(copy)

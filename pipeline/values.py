@@ -1,4 +1,4 @@
-"""What a setting may hold: pydantic types, each with the words for a value that does not fit.
+"""Types of settings: pydantic types, each with its own message for a value that does not fit.
 
 `checked` validates a whole section and reports the first mistake as a StudyError: the path of the key, its value, what
 was expected, what to do.
@@ -34,10 +34,10 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 def misfit(value: Any, expected: str, to_do: str, below: str = "") -> PydanticCustomError:
-    """What a validator raises.
+    """The error that a validator raises.
 
     Args:
-        below: what the path goes on with, e.g. [1] for an item of a list.
+        below: added to the path of the key, e.g. [1] for an item of a list.
     """
     return _told(f"{value!r} is not {expected}; {to_do}", below)
 
@@ -48,7 +48,7 @@ def _told(text: str, below: str = "") -> PydanticCustomError:
 
 @dataclass(frozen=True)
 class Says:
-    """Replaces pydantic's words for a misfit."""
+    """Replaces pydantic's message for a value that does not fit."""
 
     expected: str
     to_do: str
@@ -61,7 +61,7 @@ class Says:
 
 
 _WHOLE = "write one without quotes or decimals"
-_NUMBER = "write another one, without quotes"
+_NUMBER = "write a different one, without quotes"
 
 Count = Annotated[int, Field(strict=True, ge=1), Says("a whole number of at least 1", _WHOLE)]
 Folds = Annotated[int, Field(strict=True, ge=2), Says("a whole number of at least 2", _WHOLE)]
@@ -75,7 +75,7 @@ Momentum = Annotated[
 Share = Annotated[
     float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False), Says("a number above 0 and below 1", _NUMBER)
 ]
-# Below that the library refuses MNVI.
+# The library refuses MNVI below this.
 Variance = Annotated[
     float, Field(strict=True, ge=1e-9, allow_inf_nan=False), Says("a number of at least 1e-09", _NUMBER)
 ]
@@ -88,9 +88,9 @@ Text = Annotated[
 Name = Annotated[
     str,
     Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$"),
-    Says("a name of letters, digits, - and _", "write it so"),
+    Says("a name of letters, digits, - and _", "use only these, starting with a letter or digit"),
 ]
-Sha256 = Annotated[str, Field(strict=True, pattern=r"^[0-9a-f]{64}$"), Says("64 hexadecimal digits", "write it so")]
+Sha256 = Annotated[str, Field(strict=True, pattern=r"^[0-9a-f]{64}$"), Says("64 hexadecimal digits", "write all 64")]
 Column = Annotated[
     Annotated[int, Field(strict=True, ge=0)] | Annotated[str, Field(strict=True, min_length=1)],
     Says("the name of a column, or its number counted from 0", "write one of the two"),
@@ -116,10 +116,10 @@ def one_of(
     what: Callable[[Mapping[str, Any]], str] = lambda _: "one of those known",
     or_like: re.Pattern[str] | None = None,
 ) -> BeforeValidator:
-    """A known name; which names are known may depend on the fields above.
+    """Accepts a known name; which names are known may depend on the fields before this one.
 
     Args:
-        or_like: texts that are taken as well.
+        or_like: pattern of texts that are accepted as well.
     """
 
     def check(value: Any, info: ValidationInfo) -> str:
@@ -171,13 +171,13 @@ def _schedule(steps: dict[int, float]) -> dict[int, float]:
 
 
 Schedule = Annotated[dict[Index, NotNegative], Field(strict=True), AfterValidator(_schedule)]
-"""From which epoch on which factor holds; empty where nothing is scheduled."""
+"""Maps the first epoch of each step to its factor; empty without a schedule."""
 
 TAKEN = (
     *("benchmarks", "build", "data", "dist", "docker", "docs", "dvc_plots", "mlartifacts", "mlruns", "mnvi"),
     *("pipeline", "studies", "tests", "tools", "work"),
 )
-"""Folders of the project that results would mix with, or that a stage would delete."""
+"""Folders of the project that are unfit for results: the two would mix, or a stage would delete the folder."""
 
 
 def _folder(value: Any) -> Path:
@@ -187,9 +187,9 @@ def _folder(value: Any) -> Path:
     if given.is_absolute() or ".." in given.parts or given == Path("."):
         raise misfit(value, "a folder inside the project", "write a relative path such as results/mine")
     if given.parts[0] in TAKEN or any(part.startswith(".") for part in given.parts):
-        raise misfit(value, "a folder of results alone", "write another one, such as results/mine")
+        raise misfit(value, "a folder of results alone", "choose a different one, such as results/mine")
     if any(part.is_file() for part in (given, *given.parents)):
-        raise misfit(value, "a folder, as there is a file of that name", "write another one")
+        raise misfit(value, "a folder, as there is a file of that name", "choose a different one")
     return given
 
 
@@ -197,15 +197,15 @@ ResultsFolder = Annotated[Path, BeforeValidator(_folder)]
 
 
 def checked(kind: Any, path: str, value: Any, keys: Collection[str] = (), partial: bool = False) -> Any:
-    """The value as this type has it.
+    """The value, validated and converted to this type.
 
     Args:
-        kind: a pydantic dataclass, whose fields the value gives, a TypedDict or an annotated type.
-        keys: those that a section may have.
-        partial: whether keys may be missing; what is there is checked, and nothing comes back.
+        kind: a pydantic dataclass whose fields the value gives, a TypedDict or an annotated type.
+        keys: the keys that the section may have.
+        partial: whether keys may be missing; if some are, the others are checked and the result is None.
 
     Raises:
-        StudyError: for the first mistake; an unknown key comes before a missing one, and that before a wrong value.
+        StudyError: for the first mistake; unknown keys come first, then missing ones, then wrong values.
     """
     if keys:
         for key in section(path, value):
@@ -237,16 +237,16 @@ def _rank(mistake: Any) -> bool:
 def _as_study_error(path: str, whole: Any, mistake: Any) -> StudyError:
     place, value, context = _place(path, whole, mistake["loc"]), mistake["input"], mistake.get("ctx", {})
     if mistake["type"] == "missing":
-        return StudyError(f"{place}: is missing, but is needed (by the stages or by dvc.yaml); add it")
+        return StudyError(f"{place}: is missing, but the stages or dvc.yaml need it; add it")
     if mistake["type"] == "told":
         return StudyError(f"{place}{context['below']}: {context['text']}")
-    if "to_do" not in context:  # no type above is behind it: a section, or what another package checks
+    if "to_do" not in context:  # the message is none of ours: a section, or a check of another package
         return StudyError(f"{place}: {value!r} does not fit ({mistake['msg']}); change it")
     return StudyError(f"{place}: {value!r} is not {context['expected']}; {context['to_do']}")
 
 
 def _place(path: str, whole: Any, loc: tuple[int | str, ...]) -> str:
-    """As one writes it: a.b[0].c; for the key of a mapping, the path of its value."""
+    """The path in params.yaml notation: a.b[0].c; for the key of a mapping, the path of its value."""
     for part in loc:
         if part == "[key]":
             break

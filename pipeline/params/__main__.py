@@ -1,4 +1,4 @@
-"""Looking at the settings and choosing what is run.
+"""Shows and checks the settings, and selects the study to run.
 
 python -m pipeline.params check
 python -m pipeline.params show
@@ -42,14 +42,16 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pipeline.params")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", parents=[common], help="read the settings and name the first mistake")
-    commands.add_parser("show", parents=[common], help="print what would be run, with which settings")
-    commands.add_parser("report", parents=[common], help="print where the report is")
+    commands.add_parser("show", parents=[common], help="print each cell that would run, with its settings")
+    commands.add_parser("report", parents=[common], help="print the path of the report")
     commands.add_parser("settings", parents=[common], help="write <results>/settings, which DVC compares")
     commands.add_parser("ood", parents=[common], help="write <results>/ood, which DVC compares")
-    select = commands.add_parser("select", parents=[common], help="put a study of studies/ into the settings")
+    select = commands.add_parser("select", parents=[common], help="copy a study from studies/ into the settings")
     select.add_argument("study")
-    select.add_argument("--cells", type=lambda names: names.split(","), default=[], help="only these, with commas")
-    select.add_argument("--results", help="folder for the results, if not the study's own")
+    select.add_argument(
+        "--cells", type=lambda names: names.split(","), default=[], help="only these cells, separated by commas"
+    )
+    select.add_argument("--results", help="folder for the results (default: the study's own)")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""A cell: one experiment with one method, as it stands in a table of the report. What stages work on."""
+"""A cell: one experiment with one method, as it appears in a table of the report. Stages work on one cell each."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from pipeline.registry.networks import NETWORKS, find
 
 WORK = Path("work")
 NOT_OF_THE_METHOD = (*RECIPE_KEYS, "dropout", "kappa_over_n")
-APPLIED = {"epochs", "runs", "seeds"}  # limits that are part of the experiment by now
+APPLIED = {"epochs", "runs", "seeds"}  # limits that the experiment already contains
 UNSEEN = {
     "tune": {"ood", "seeds", "test_examples"},
     "train": {"ood", "test_examples", "search_epochs"},
     "evaluate": {"search_epochs"},
 }
-"""Keys that a stage does not look at."""
+"""Keys that a stage does not use."""
 HOW_IT_COMPUTES = {
     "regression": ("compile",),
     "classification": ("workers", "gpu", "precision", "compile", "accumulate"),
 }
-"""Resources that the numbers depend on."""
-RUNS_OF_A_TRIAL = 2  # at most, of each fold of a table
+"""Resources that change the results."""
+RUNS_OF_A_TRIAL = 2  # at most, for each fold of a table
 
 
 @dataclass(frozen=True)
 class Cell:
     name: str
     kind: str  # regression | classification
-    experiment: Experiment  # hyperparameters that belong to the recipe are already in it
+    experiment: Experiment  # already contains the hyperparameters that belong to the recipe
     dataset: Dataset
     method: str
     hyperparameters: dict[str, Any]
@@ -60,23 +60,23 @@ class Cell:
 
     @property
     def method_arguments(self) -> dict[str, Any]:
-        """What `mnvi.methods.build` takes; dropout is the network's, κ the objective's, the rest the recipe's."""
+        """Arguments of `mnvi.methods.build`. Dropout goes to the network, κ to the objective, others to the recipe."""
         return {key: value for key, value in self.hyperparameters.items() if key not in NOT_OF_THE_METHOD}
 
     @property
     def known_method(self) -> KnownMethod:
-        """The entry of its method; also in a worker, which has not read the settings."""
+        """The registry's entry of the cell's method; works in a worker too, which has not read the settings."""
         registry.load(self.plugins)
         return METHODS[self.method]
 
     def entries(self, stage: str) -> list[Any]:
-        """The entries of the registries that the stage's result depends on; `registry.essence` says in what."""
+        """The registry entries that the stage's result depends on; `registry.essence` says on which of their fields."""
         registry.load(self.plugins)
         metrics = [*measured(self.kind), *measured(self.kind, foreign=True)] if stage == "evaluate" else []
         return [METHODS[self.method], find(self.experiment.network), *metrics]
 
     def named_code(self, stage: str) -> list[str]:
-        """The modules that these entries name, and modules of other packages that added them or the data set."""
+        """The modules that these entries name, and the modules of other packages that added entries or data set."""
         method, network, *metrics = self.entries(stage)
         called = [method.reference, network.build, *(metric.function for metric in metrics)]
         added = [METHODS.origin(method.name), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
@@ -84,11 +84,11 @@ class Cell:
         return sorted({*filter(None, added), *map(registry.module_of, called)})
 
     def foreign_code(self, stage: str) -> list[str]:
-        """Those of other packages."""
+        """The modules of :meth:`named_code` that belong to other packages."""
         return [name for name in self.named_code(stage) if name.partition(".")[0] not in ("mnvi", "pipeline")]
 
     def parameters(self, stage: str) -> dict[str, Any]:
-        """What a stage's run shows: recipe and hyperparameters side by side, what is cut off, the machines."""
+        """The parameters of a stage's run: recipe and hyperparameters side by side, limits, resources."""
         recipe = _without(asdict(self.experiment), {"name", "kind", "planned_epochs", "methods"})
         given = {key: value for key, value in recipe.items() if value is not None and value not in ((), {})}
         cuts = _without(asdict(self.limits), APPLIED | UNSEEN[stage])
@@ -118,15 +118,15 @@ class Cell:
 
     @property
     def plots(self) -> Path:
-        """What evaluation found for the report to draw; nothing of tables."""
+        """Curves that evaluation writes for the report to draw; empty for regression."""
         return self.evaluate / "plots"
 
     def state(self, stage: str) -> Path:
-        """Where a stage keeps what it resumes from. DVC deletes outputs before a stage runs, but not this."""
+        """The folder a stage resumes from. DVC deletes a stage's outputs before it runs, but not this folder."""
         return WORK / self.study.results / stage / self.name
 
     def with_hyperparameters(self, hyperparameters: dict[str, Any]) -> Cell:
-        """The cell with these hyperparameters in place of its own of the same name."""
+        """The cell with its hyperparameters updated by these."""
         merged = {**self.hyperparameters, **hyperparameters}
         return replace(self, hyperparameters=merged, experiment=self.experiment.with_recipe(merged))
 
@@ -147,18 +147,18 @@ class Cell:
 
     @property
     def runs_of_a_trial(self) -> int | None:
-        """Of each fold; None for images, of which a trial has one."""
+        """Runs of each fold in a trial; None for images, where a trial is a single run."""
         return None if self.experiment.runs is None else min(RUNS_OF_A_TRIAL, self.experiment.runs)
 
     def fingerprint(self, stage: str) -> str:
-        """Digest of all settings and code that resumable state of the stage depends on; the data are not part of it."""
+        """Digest of all settings and code that the stage's resumable state depends on; it does not cover the data."""
         text = json.dumps(self.made_for(stage), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def made_for(self, stage: str) -> dict[str, Any]:
-        """The settings and the code that resumable state of a stage depends on; `predict` is a part of `evaluate`.
+        """The settings and code that a stage's resumable state depends on; `predict` is a part of `evaluate`.
 
-        How many seeds or runs there are does not matter to the training and the predictions of each.
+        The training and predictions of one seed or run do not depend on how many there are.
         """
         settings = self.settings("evaluate" if stage == "predict" else stage)
         if stage in ("train", "predict"):
@@ -191,7 +191,7 @@ class Cell:
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial
-            if self.experiment.patience is None:  # a trial is judged by its best NLL, and ended by what it selects by
+            if self.experiment.patience is None:  # the best NLL judges a trial; `selection` only decides when it stops
                 del settings["experiment"]["selection"]
         return settings
 

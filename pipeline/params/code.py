@@ -1,14 +1,14 @@
-"""Which code a result comes from, so that a change reruns what it can change and nothing else.
+"""Finds the code that a result depends on, so that a change reruns only the stages whose result it can change.
 
-The code of a stage is found by following imports from its entry module, without importing anything, which would take
-seconds. A module counts by its syntax tree: comments, docstrings and layout do not matter.
+We follow imports from a stage's entry module, in the source alone: importing the modules would take seconds. A module
+counts by its syntax tree: comments, docstrings and layout do not matter.
 
-Three tables say what the imports alone do not:
+Three tables add what the imports alone do not say:
 
-ENTRIES  where each stage begins, by kind of experiment
-AROUND   modules that carry, keep or show what others compute: no result depends on them
-BY_NAME  rooms of the library that count only for those who name them. `import mnvi` stands for all other rooms, as
-         their rules and layers act without being named
+ENTRIES  the entry module of each stage, by kind of experiment
+AROUND   modules that move, keep or show what others compute: no result depends on them
+BY_NAME  parts of the library that count only for modules that name them. `import mnvi` stands for all other parts,
+         because their rules and layers act without being named
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ENTRIES = {
     "classification": {
         "tune": "pipeline.images.search",
         "train": "pipeline.images.training",
-        "predict": "pipeline.images.seeds",  # the part of evaluate that takes long and is kept
+        "predict": "pipeline.images.seeds",  # the slow part of evaluate, whose results are kept
         "evaluate": "pipeline.images.evaluation",
     },
     "data": {"prepare": "pipeline.prepare"},
@@ -51,9 +51,9 @@ AROUND = (
     "pipeline.masking",
     "pipeline.missing",
     "pipeline.names",
-    "pipeline.params",  # the settings themselves are compared
+    "pipeline.params",  # the comparison covers the settings themselves
     "pipeline.private_ray",
-    "pipeline.registry.images",  # of the registries the entries that a cell uses are compared
+    "pipeline.registry.images",  # the comparison covers the registry entries that a cell uses
     "pipeline.registry.methods",
     "pipeline.registry.metrics",
     "pipeline.registry.networks",
@@ -72,16 +72,16 @@ Digests = dict[str, str]  # module to digest
 
 
 def entry(kind: str, stage: str) -> str:
-    """The module whose `run` is the stage."""
+    """The module whose `run` function is the stage."""
     return ENTRIES[kind][stage]
 
 
 def of(kind: str, stage: str, plugins: Iterable[str] = ()) -> Digests:
-    """The modules that the result of a stage depends on.
+    """The modules that the result of a stage depends on, with their digests.
 
     Args:
-        plugins: further modules that take part: those that registries name, and those of other packages. What these
-            import from their own package counts, too.
+        plugins: further modules that take part: modules that registries name, and modules of other packages. Their
+            imports from their own package count, too.
     """
     return dict(_of(entry(kind, stage), tuple(sorted(set(plugins)))))
 
@@ -96,7 +96,7 @@ def _of(start: str, plugins: tuple[str, ...]) -> Digests:
         if module in seen or _is_in(module, AROUND):
             continue
         seen.add(module)
-        if module == LIBRARY:  # its __init__ only names what the rooms hold
+        if module == LIBRARY:  # its __init__ only re-exports names
             waiting += _rooms()
             continue
         found[module] = _digest(module)
@@ -111,7 +111,7 @@ def _is_in(module: str, places: Iterable[str]) -> bool:
 
 
 def _rooms() -> list[str]:
-    """Every module of the library that counts for all who import it."""
+    """Every module of the library that counts for any module that imports the library."""
     root = _folder(LIBRARY)
     files = sorted(path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
     modules = [".".join(path.parts).removesuffix(".__init__") for path in files]
@@ -128,7 +128,7 @@ def _folder(package: str) -> Path:
 
 @cache
 def _file(module: str) -> Path | None:
-    """The module's file; None if there is no such module."""
+    """The module's file; None if the module does not exist."""
     package, *below = module.split(".")
     path = _folder(package).joinpath(*below)
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
@@ -148,7 +148,7 @@ def _digest(module: str) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """A syntax tree as lists, without positions and docstrings: the same for all versions of Python."""
+    """A syntax tree as lists, without positions and docstrings; all versions of Python give the same."""
     if isinstance(node, list):
         return [_plain(one) for one in node if not _says_nothing(one)]
     if not isinstance(node, ast.AST):
@@ -158,13 +158,13 @@ def _plain(node: Any) -> Any:
 
 
 def _says_nothing(node: Any) -> bool:
-    """Whether it is a docstring, or one that follows a constant."""
+    """Whether the node is a docstring of a module, class, function or constant."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 @cache
 def _used(module: str, packages: frozenset[str]) -> list[str]:
-    """The modules of these packages that a module imports, wherever in it; not what is for type checkers alone."""
+    """The modules of these packages that a module imports anywhere, except imports for type checkers alone."""
     found: list[str] = []
     waiting: list[ast.AST] = [_tree(module)]
     while waiting:
@@ -193,7 +193,7 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 
 def _home(package: str, name: str) -> str:
-    """The module that `from package import name` comes from: a package's __init__ may have it from elsewhere."""
+    """The module that defines `name` in `from package import name`; a package's __init__ may re-export it."""
     if _file(package) is None or _file(f"{package}.{name}") is not None:
         return f"{package}.{name}"
     for node in _tree(package).body:

@@ -1,4 +1,4 @@
-"""What no single value shows: whether the settings fit together."""
+"""Checks that settings fit together, which no single value can show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.registry.methods import METHODS
 def check_dataset(dataset: Dataset) -> None:
     path = f"datasets.{dataset.name}"
     if dataset.kind == "images" and dataset.name not in IMAGES:
-        raise unknown(path, dataset.name, IMAGES, "an image set that is known by name")
+        raise unknown(path, dataset.name, IMAGES, "a known image set")
     pictures.check_validation(dataset)
     if dataset.splits == "kfold" and dataset.folds is None:
         raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
@@ -66,13 +66,13 @@ def _only_for_sgd(path: str, value: Any, experiment: Experiment) -> StudyError:
 
 
 def _needed(kind: str, method: str) -> dict[str, str]:
-    """Hyperparameters that nothing else stands in for, each with a usual value."""
+    """Hyperparameters without a default, each with a usual value."""
     kappa = {"kappa_over_n": "2.0e-7"} if kind == "classification" and METHODS[method].has_kl else {}
     return {**METHODS[method].needs, **kappa}
 
 
 def _check_network(path: str, experiment: Experiment) -> None:
-    """Keys that some networks alone take are there for these, and for no other."""
+    """Checks that keys for particular networks are present for these networks and absent for all others."""
     network = networks.find(experiment.network)
     for key, example in network.needs.items():
         if getattr(experiment, key) is None:
@@ -97,10 +97,10 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
         if name not in datasets:
             raise unknown(f"study.data[{index}]", name, datasets, "in datasets")
     if not study.cells:
-        raise StudyError("study.cells: {} holds nothing to run; add a cell, e.g. " + example(experiments))
+        raise StudyError("study.cells: {} has nothing to run; add a cell, e.g. " + example(experiments))
     for name, cell in study.cells.items():
         _check_cell(f"study.cells.{name}", cell, study, experiments)
-    # A list of searches may serve parts of a study, too; a name of no cell at all is a mistake.
+    # The list may name cells that this part of a study leaves out; a name that is no possible cell is a mistake.
     possible = {f"{name}-{method}" for name, experiment in experiments.items() for method in experiment.methods}
     for index, name in enumerate(study.search):
         if name in study.cells:
@@ -116,10 +116,10 @@ def _check_searched(name: str, cell: Place, datasets: dict[str, Dataset], experi
             f"study.search: {name!r} has no experiments.{experiment.name}.methods.{cell['method']}.grid; "
             "write one, or leave the cell out of study.search"
         )
-    # Tables are searched by rows that the search itself holds out.
+    # For tables, the search itself holds out rows.
     if experiment.kind == "classification" and datasets[experiment.data].validation is None:
         raise StudyError(
-            f"datasets.{experiment.data}.validation: is missing, but study.search has {name!r}, which is judged by "
+            f"datasets.{experiment.data}.validation: is missing, but study.search has {name!r}, whose trials need "
             "images held out from training; add e.g. validation: 5000, or leave the cell out of study.search"
         )
 
@@ -149,10 +149,10 @@ def example(experiments: dict[str, Experiment]) -> str:
 
 
 def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
-    """What is odd but does no harm.
+    """Settings that are odd but harmless.
 
     Args:
-        experiments: before limits, which shorten whole schedules.
+        experiments: as planned, before limits shorten their schedules.
     """
     absent = [name for name in study.search if name not in study.cells]
     used = [experiments[cell["experiment"]] for cell in study.cells.values()]
@@ -165,7 +165,7 @@ def notes(study: Study, experiments: dict[str, Experiment]) -> list[str]:
 
 
 def _never_reached(experiment: Experiment) -> list[str]:
-    """Steps of a schedule that training ends before."""
+    """Steps of a schedule that come after the end of training."""
     kind, epochs = experiment.kind, experiment.epochs
     late = {
         "milestones": [epoch for epoch in experiment.milestones if epoch >= epochs],

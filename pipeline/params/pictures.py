@@ -1,4 +1,4 @@
-"""Whether an experiment's images, its network and what is done to them fit together."""
+"""Checks that an experiment's images, network, normalisation and augmentation fit together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pipeline.params.settings import AUGMENTATIONS, CROPS, IN_COLOUR, Dataset, E
 from pipeline.registry import images, networks
 from pipeline.registry.images import IMAGES
 
-FOLDER_CHANNELS = 3  # whatever the photographs have
+FOLDER_CHANNELS = 3  # images from folders become RGB, whatever their files hold
 
 
 def check_validation(dataset: Dataset) -> None:
@@ -18,18 +18,18 @@ def check_validation(dataset: Dataset) -> None:
         raise StudyError(f"{path}: {dataset.validation}, but there are no training images to hold out; leave it out")
     if dataset.validation >= training:
         raise StudyError(
-            f"{path}: {dataset.validation} is not fewer than the {training} training images, and none would be left to "
+            f"{path}: {dataset.validation} is not fewer than the {training} training images, so none would be left to "
             "train on; write e.g. 5000"
         )
 
 
 def check_experiment(experiment: Experiment, data: Dataset) -> None:
-    """Images from elsewhere (`ood`) need no check: evaluation brings them to the shape of these."""
+    """Checks the data that an experiment trains on. `ood` images need no check: evaluation converts them to fit."""
     path = f"experiments.{experiment.name}"
     if _training(data) == 0:
         raise StudyError(
-            f"{path}.data: {data.name!r} has no training images; name another one, or add datasets.{data.name}.train "
-            "if it is a folder"
+            f"{path}.data: {data.name!r} has no training images; name a different one, or add "
+            f"datasets.{data.name}.train if it is a folder"
         )
     _check_normalisation(path, experiment, data)
     _check_network(path, experiment, data)
@@ -37,7 +37,7 @@ def check_experiment(experiment: Experiment, data: Dataset) -> None:
 
 
 def _training(dataset: Dataset) -> int | None:
-    """How many training images there are; of a folder only `prepare` can tell."""
+    """The number of training images; None for a folder, whose images only `prepare` counts."""
     if dataset.kind == "images":
         return IMAGES[dataset.name].training
     return None if dataset.train else 0
@@ -48,10 +48,10 @@ def _channels(dataset: Dataset) -> int:
 
 
 def _size(dataset: Dataset) -> int:
-    """Pixels of the smaller side."""
+    """The length of the smaller side in pixels."""
     if dataset.kind == "images":
         return IMAGES[dataset.name].size
-    assert dataset.size is not None  # params.yaml is refused without it
+    assert dataset.size is not None  # reading params.yaml requires it
     return dataset.size
 
 
@@ -63,7 +63,7 @@ def _check_normalisation(path: str, experiment: Experiment, data: Dataset) -> No
         fitting = [name for name, count in counts.items() if count == channels]
         raise StudyError(
             f"{path}.normalisation: {given!r} is for {wanted} channels, but the images of datasets.{data.name} have "
-            f"{channels}; take {' or '.join(fitting)}"
+            f"{channels}; use {' or '.join(fitting)}"
         )
 
 
@@ -74,7 +74,7 @@ def _check_network(path: str, experiment: Experiment, data: Dataset) -> None:
         fitting = [other.name for other in others if other.size in (None, _size(data))]
         raise StudyError(
             f"{path}.network: {experiment.network!r} is for images of {size} x {size} pixels, but those of "
-            f"datasets.{data.name} have {_size(data)}; take {' or '.join(fitting)}"
+            f"datasets.{data.name} have {_size(data)}; use {' or '.join(fitting)}"
         )
 
 
@@ -88,11 +88,11 @@ def _check_augmentation(path: str, experiment: Experiment, data: Dataset) -> Non
         )
     if why := _misfit(given, data):
         fitting = [name for name in AUGMENTATIONS if not _misfit(name, data)]
-        raise StudyError(f"{path}.augmentation: {given!r} {why}; take {' or '.join(fitting)}")
+        raise StudyError(f"{path}.augmentation: {given!r} {why}; use {' or '.join(fitting)}")
 
 
 def _misfit(augmentation: str, data: Dataset) -> str | None:
-    """Why this cannot be done to these images."""
+    """Why this augmentation does not fit these images; None if it does."""
     channels, size, crop = _channels(data), _size(data), CROPS.get(augmentation)
     wanted = IN_COLOUR.get(augmentation, channels)
     if channels != wanted:

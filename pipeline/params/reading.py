@@ -1,4 +1,4 @@
-"""From the text of params.yaml to settings: recipes, presets and limits applied, every key checked."""
+"""Turns the text of params.yaml into settings: applies recipes, presets and limits, and checks every key."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Params:
 
 
 def load(path: str | Path = "params.yaml") -> Params:
-    """Reads and checks the whole file, also what the study does not use.
+    """Reads and checks the whole file, including sections that the study does not use.
 
     Raises:
         StudyError: for the first key that is wrong, with its path, its value, what was expected and what to do.
@@ -84,11 +84,11 @@ def parse(path: str | Path) -> Any:
     try:
         return files.parse_yaml(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise StudyError("no such file; run this in the project's folder, or name the file by --params") from error
+        raise StudyError("no such file; run this in the project's folder, or name the file with --params") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"cannot be read ({error}); it has to be a text file in UTF-8") from error
+        raise StudyError(f"cannot be read ({error}); it must be a text file in UTF-8") from error
     except ValueError as error:
-        raise StudyError(f"not YAML ({error}); mend that line") from error
+        raise StudyError(f"not YAML ({error}); correct that line") from error
 
 
 def read(raw: Any) -> Params:
@@ -118,11 +118,11 @@ def _section(path: str, raw: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _missing(path: str) -> StudyError:
-    return StudyError(f"{path}: is missing, but is needed (by the stages or by dvc.yaml); add it")
+    return StudyError(f"{path}: is missing, but the stages or dvc.yaml need it; add it")
 
 
 def _whole_section(kind: type, path: str, raw: Any) -> dict[str, Any]:
-    """Checks that exactly the fields of this dataclass are there: `dvc exp run -S` sets only what the file has."""
+    """Checks that all fields of this dataclass are present, and no others: `dvc exp run -S` sets existing keys only."""
     names = [one.name for one in fields(kind)]
     checked(dict[Any, Any], path, raw, keys=names)
     for name in names:
@@ -154,7 +154,7 @@ def _kind(path: str, raw: Any, known: tuple[str, ...]) -> str:
 
 
 def _of_kind(form: type, path: str, raw: dict[str, Any], kind: str) -> None:
-    """Checks which keys there are."""
+    """Checks that all needed keys of this kind are present, and no unknown ones."""
     known = keys(form, kind)
     checked(dict[Any, Any], path, raw, keys=known)
     for key, needed in known.items():
@@ -174,12 +174,12 @@ def _dataset(name: str, raw: Any) -> Dataset:
 def _with_recipes(
     datasets: dict[str, Dataset], experiments: dict[str, Any], recipes: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """All experiments, those of data sets that name a recipe included, with what they take from their recipes."""
+    """All experiments with the values of their recipes, including those of data sets that name a recipe."""
     named = {name: (f"experiments.{name}", value) for name, value in experiments.items()}
     for name, value in recipes.items():
         checked(Name, f"recipes.{name}", name)
         if name in experiments:
-            raise StudyError(f"recipes.{name}: there is an experiments.{name} as well; rename one of the two")
+            raise StudyError(f"recipes.{name}: experiments.{name} has the same name; rename one of the two")
         named[name] = (f"recipes.{name}", value)
     for name, dataset in datasets.items():
         if dataset.recipe is None:
@@ -189,7 +189,7 @@ def _with_recipes(
             raise unknown(path, dataset.recipe, named, "in experiments or recipes")
         if name in experiments:
             raise StudyError(
-                f"{path}: {dataset.recipe!r}, but there is an experiments.{name} as well; leave one of the two out"
+                f"{path}: {dataset.recipe!r}, but experiments.{name} exists, too; leave one of the two out"
             )
         named[name] = (f"experiments.{name}", {"recipe": dataset.recipe, "data": name})
     whole = {name: _whole(name, named) for name in named}
@@ -199,7 +199,7 @@ def _with_recipes(
 
 
 def _whole(name: str, named: dict[str, tuple[str, Any]], passed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The experiment or recipe, and below it the one that it names as its recipe."""
+    """The experiment or recipe, completed by the values of the recipe that it names."""
     path, given = named[name]
     raw = dict(section(path, given))
     if "recipe" not in raw:
@@ -219,7 +219,7 @@ def _check_part(path: str, name: str, whole: dict[str, Any], given: dict[str, An
     """Checks a recipe or a preset, which need not have all keys of an experiment.
 
     Args:
-        whole: with what stands below.
+        whole: the completed recipe, or the preset's experiment, which gives the kind.
     """
     kind = _kind(path, whole, KINDS)
     part = {key: value for key, value in given.items() if key not in ("recipe", "presets", "hyperparameters")}
@@ -254,14 +254,14 @@ def _experiment(name: str, raw: dict[str, Any], preset: str) -> Experiment:
 
 
 def _check_mergeable(path: str, raw: dict[str, Any]) -> None:
-    """Checks that there are sections to merge, whatever is in them."""
+    """Checks that the parts to merge are sections, whatever they contain."""
     section(f"{path}.hyperparameters", raw.get("hyperparameters", {}))
     for name, parts in section(f"{path}.methods", raw.get("methods", {})).items():
         _method_parts(f"{path}.methods.{name}", parts)
 
 
 def _overridden(raw: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """What stands above a recipe, a preset for instance, replaces keys of it, and single hyperparameters of methods."""
+    """The recipe with the keys of `above`, e.g. a preset; of methods `above` replaces single hyperparameters."""
     merged = {**raw, **above}
     if "hyperparameters" in merged:
         merged["hyperparameters"] = {**raw.get("hyperparameters", {}), **above.get("hyperparameters", {})}
@@ -282,7 +282,7 @@ def _method_parts(path: str, raw: Any) -> Method:
 
 
 def _method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any]) -> Method:
-    """The method's own hyperparameters above those that all methods share, in the order of its entry."""
+    """The method; its own hyperparameters override the shared ones, and its registry entry sets their order."""
     if name not in METHODS:
         raise unknown(path, name, METHODS, "a method")
     parts = _method_parts(path, raw)
@@ -295,7 +295,7 @@ def _method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any]) -
 
 
 def hyperparameters(kind: str, method: str) -> dict[str, Any]:
-    """What a method takes, with the type of each: κ/N if images weigh a KL divergence, its own, and the recipe's."""
+    """The types of a method's hyperparameters: κ/N if images weight a KL divergence, its own, and the recipe's."""
     entry = METHODS[method]
     kappa = KAPPA_OVER_N if kind == "classification" and entry.has_kl else {}
     return {**kappa, **entry.hyperparameters, **RECIPE}
@@ -303,7 +303,7 @@ def hyperparameters(kind: str, method: str) -> dict[str, Any]:
 
 @cache
 def _optional(kind: str, method: str, lists: bool = False) -> Any:
-    """A type for any of a method's hyperparameters, or for lists of their values."""
+    """A type for any subset of a method's hyperparameters, or for lists of their values."""
     types = hyperparameters(kind, method)
     if lists:
         types = {key: Annotated[list[given], LISTED_AS_LIST, EACH_ONCE] for key, given in types.items()}  # type: ignore[valid-type]

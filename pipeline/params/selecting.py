@@ -1,7 +1,7 @@
-"""Putting another study of studies/*.yaml into params.yaml; the rest of that file, comments included, stays.
+"""Copies a study from studies/*.yaml into params.yaml; the rest of that file, comments included, stays.
 
-A study names experiments and methods. DVC's stages need every cell written out, and `dvc exp run -S` sets only what is
-written, so that `select` writes the whole section.
+A study names experiments and methods. DVC's stages need every cell written out, and `dvc exp run -S` sets existing keys
+only, so `select` writes the whole section.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pipeline.values import Names, Section, checked, section
 
 STUDIES = Path("studies")
 LOCK = Path("dvc.lock")
-# With the comment right above it.
+# The section `study`, with the comment right above it.
 SECTION = re.compile(r"(?:^#[^\n]*\n)*^study:.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 WIDTH = 110
 DEFAULTS = {"preset": "release", "searcher": "grid", "trials": 16, "missing_data": "stop"}
 COMMENTS = {
     "preset": "or paper: the text's recipes instead of the released implementation's",
-    "cells": "what is run: an experiment of those below, its data and one of its methods",
+    "cells": "what to run: one of the experiments below, its data and one of its methods",
     "searcher": "or random, optuna",
-    "trials": "of random and optuna; a grid is gone through",
-    "missing_data": "or skip: go on without a data set that no source could give",
+    "trials": "for random and optuna; grid tries every point",
+    "missing_data": "or skip: continue without a data set that no source has",
     "limits": "null: as the experiment says",
 }
 COLUMN = 26  # where comments begin
@@ -36,7 +36,10 @@ KEYS = ("name", "results", "experiments", "methods", "data", "cells", "search", 
 
 
 def select(name: str, params: Path, cells: list[str], results: str | None) -> None:
-    """Each study has a lock file of its own, kept with its results while another study is selected."""
+    """Writes the study into params.yaml and swaps dvc.lock.
+
+    Each study has its own lock file, which is kept with its results while another study is selected.
+    """
     known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
     if name not in known:
         raise unknown("select", name, known, f"a study in {STUDIES}/")
@@ -56,12 +59,12 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
 
 
 def expanded(study: Any, raw: dict[str, Any]) -> dict[str, Any]:
-    """A study as params.yaml has it, with each cell and each limit.
+    """A study in the form of params.yaml, with every cell and every limit written out.
 
     Args:
-        study: names `experiments`, each of which may have methods of its own (`- boston: [mnvi]`), and `methods` of all
-            others; or has `cells` already.
-        raw: params.yaml, whose experiments these are.
+        study: names `experiments`, each of which may list its own methods (`- boston: [mnvi]`), and the `methods` of
+            all others; or already has `cells`.
+        raw: the content of params.yaml, which defines the experiments.
     """
     checked(Section, "study", study, keys=KEYS)
     read_before = read(raw)
@@ -96,7 +99,7 @@ def _cells(study: dict[str, Any], known: Params) -> dict[str, dict[str, str]]:
         path = f"study.experiments[{index}]"
         (name, methods), *more = one.items() if isinstance(one, dict) and one else [(one, shared)]
         if more:
-            raise StudyError(f"{path}: {one!r} names several experiments; write one a line")
+            raise StudyError(f"{path}: {one!r} names several experiments; write one per line")
         if name not in known.experiments:
             raise unknown(path, name, known.experiments, "in experiments")
         experiment = known.experiments[name]
@@ -112,13 +115,13 @@ def _grid(known: Params, cell: dict[str, str]) -> dict[str, Any]:
 
 
 def _comment(source: Path) -> str:
-    """That of the study's file."""
+    """The comment at the top of the study's file."""
     found = re.match(r"(?:#[^\n]*\n)*", source.read_text(encoding="utf-8"))
     return found[0] if found else ""
 
 
 def _text(study: dict[str, Any]) -> str:
-    """The section, with a line for each cell and comments that say what else may stand there."""
+    """The section, with one line per cell and comments that name the alternatives."""
     lines = files.yaml_of({"study": study}, default_flow_style=None, width=WIDTH).splitlines()
     for index, line in enumerate(lines):
         found = re.match(r"  (\w+):", line)
@@ -128,7 +131,7 @@ def _text(study: dict[str, Any]) -> str:
 
 
 def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
-    """Cells for data sets whose `recipe` is an experiment of the study, with all methods that this one has there."""
+    """Adds cells for data sets whose `recipe` is an experiment of the study, with all methods it has in the study."""
     own = {name: given["recipe"] for name, given in datasets.items() if isinstance(given, dict) and "recipe" in given}
     added = {
         f"{name}-{cell['method']}": {"experiment": name, "data": name, "method": cell["method"]}
@@ -143,7 +146,7 @@ def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
 
 
 def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Experiment]) -> None:
-    """Leaves only these cells, and what they need."""
+    """Keeps only these cells and the data they need."""
     for cell in cells:
         if cell not in study["cells"]:
             raise unknown("--cells", cell, study["cells"], "a cell of this study")

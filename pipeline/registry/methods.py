@@ -1,4 +1,4 @@
-"""The methods: their hyperparameters, how each is built, what its loss and its predictions are like."""
+"""The methods: their hyperparameters, how to build them, and the form of their loss and predictions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Method:
     """One method.
 
     Args:
-        hyperparameters: its own, each with the pydantic type that checks it. The recipe's (batch size, learning rate,
-            ...) come on top, and for images `kappa_over_n` if there is a KL divergence.
+        hyperparameters: the method's own hyperparameters, each with the pydantic type that checks it. The recipe adds
+            its own (batch size, learning rate, ...); images add `kappa_over_n` if there is a KL divergence.
         build: takes a function that builds the deterministic network, and the hyperparameters; returns the network to
-            be trained. None: `mnvi.methods.build` under the method's name.
-        has_kl: whether the loss has a KL divergence, which κ weighs and which takes the place of weight decay.
-        samples: whether it predicts by several passes; for tables `build` then also takes `num_samples`, `chunk` and
+            train. None means `mnvi.methods.build` with the method's name.
+        has_kl: whether the loss has a KL divergence, which κ weights and which replaces weight decay.
+        samples: whether predictions take several passes; for tables `build` then also takes `num_samples`, `chunk` and
             `seed`.
-        members: whether it is several networks that are trained apart. Those of a table are trained side by side.
+        members: whether the method trains several separate networks. For tables they train side by side.
         needs: hyperparameters that have no default, each with a usual value.
-        networks: the only networks that it works with; empty: all.
-        otherwise: what to say of another network.
+        networks: the only networks that the method works with; empty means all.
+        otherwise: the error message for any other network.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Method:
         return self.build or "mnvi.methods:build"
 
     def network(self, factory: Callable[[], Any], **arguments: Any) -> Any:
-        """The network of this method, around what the factory builds."""
+        """The network of this method, built from the deterministic network of the factory."""
         if self.build is not None:
             return resolve(self.build)(factory, **arguments)
         return resolve("mnvi.methods:build")(self.name, factory, **arguments)
@@ -74,7 +74,7 @@ METHODS = Registry(
             "dvi",
             {"init_log_var": Number},
             networks=("mlp",),
-            otherwise="full covariances need the network mlp, not {network}; take ddvi",
+            otherwise="full covariances need the network mlp, not {network}; use ddvi",
             label="DVI",
             colour="#8d6cc7",
         ),

@@ -1,10 +1,10 @@
-"""The metrics: how each is measured, what it is called, in which unit it is shown, and which way is better.
+"""The metrics: the function, label and unit of each, and which direction is better.
 
-A metric with an entry here is measured by `evaluate` and shown in the report's tables. Functions get:
+`evaluate` measures every metric with an entry here, and the report's tables show it. The functions take:
 
 tables                    the prediction, a torch distribution, and the targets [N]
 images                    the probabilities [N, C] and the labels [N]
-images, `foreign=True`    the `Predictions` on test images and those on a foreign set, once for each set; None: no value
+images, `foreign=True`    the `Predictions` on the test images and on a foreign set, once for each set; may return None
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from pipeline.registry import Reference, Registry, images, resolve
 
 HIGHER, LOWER, SAME = "higher", "lower", "same"
-LEVELS = (50, 80, 95)  # percent, of the intervals whose coverage is measured
-BINS = 20  # of confidences
+LEVELS = (50, 80, 95)  # percent: the intervals whose coverage we measure
+BINS = 20  # of the confidence, for the ECE
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Metric:
     """One metric.
 
     Args:
-        kind: of the experiments that have it; None: of no experiment in particular.
-        function: see above; None: a stage measures it by itself.
-        arguments: further ones of the function.
-        foreign: whether it compares with a set of foreign images; `<name>_<set>` is what it is then stored as.
-        better: None: told, never judged.
-        decimals: shown where the paper has no entry to follow.
+        kind: the kind of experiment that the metric is for; None if it is not for one kind.
+        function: measures the metric, as described above; None if a stage measures it without a function.
+        arguments: further arguments of the function.
+        foreign: whether the metric compares with a set of foreign images; it is then stored as `<name>_<set>`.
+        better: which direction is better; None if the metric is shown but not judged.
+        decimals: how many to show if the paper has no entry to follow.
     """
 
     name: str
@@ -115,7 +115,7 @@ METRICS = Registry(
             label="AUROC against {data} by epistemic uncertainty",
             better=HIGHER,
         ),
-        # The paper's milliseconds are those of its GPU.
+        # Not judged: the paper measured its milliseconds on a GPU.
         Metric("inference_ms", None, label="Inference of 100", decimals=2, unit="ms"),
         Metric("parameters", None, label="Parameters", better=SAME, decimals=0),
     ),
@@ -123,12 +123,12 @@ METRICS = Registry(
 
 
 def measured(kind: str, foreign: bool = False) -> list[Metric]:
-    """The metrics that `evaluate` asks for, in the order of the tables."""
+    """The metrics that `evaluate` measures, in the order of the tables."""
     return [one for one in METRICS.values() if one.kind == kind and one.function is not None and one.foreign == foreign]
 
 
 def find(stored: str) -> Metric:
-    """The metric that is stored under this name; of one that nobody knows any more, the name is shown."""
+    """The metric stored under this name; a metric that no longer has an entry is labelled with its name."""
     return METRICS.get(stored) or _foreign(stored) or Metric(stored, None, label=stored.replace("_", " "))
 
 

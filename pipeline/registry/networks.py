@@ -1,8 +1,8 @@
-"""The networks, and how another one is named: `network: package.module:function`, with `arguments` of its own.
+"""The known networks. `network: package.module:function` in an experiment names any other, with its `arguments`.
 
-A function is called with those of the following that its signature names. For images: `num_classes`, `in_channels` and
-`dropout`. For tables: `in_features`, `hidden`, `out_features` and `dropout`. For both: the keys of the experiment that
-its entry lists in `needs`. `arguments` of the experiment come on top.
+The function gets those of the following arguments that its signature names. For images: `num_classes`, `in_channels`
+and `dropout`. For tables: `in_features`, `hidden`, `out_features` and `dropout`. For both: the keys of the experiment
+that its entry lists in `needs`. It also gets the experiment's `arguments`, which take precedence.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Network:
     """One network.
 
     Args:
-        kinds: of experiments that it is for.
-        build: returns the deterministic network; see above for what it is called with.
-        needs: keys of the experiment that it takes and others do not, each with what may be written.
-        size: the only images it works with, in pixels of a side; None: all.
+        kinds: the kinds of experiment that the network is for.
+        build: returns the deterministic network; its arguments are described above.
+        needs: keys of the experiment that this network takes and others do not, each with an example.
+        size: the only image size that the network works with, as a side length in pixels; None means any.
     """
 
     name: str
@@ -41,7 +41,7 @@ NETWORKS = Registry(
     "a network",
     (
         Network("mlp", ("regression",), "mnvi.models:mlp", {"hidden": "hidden: 50"}, label="MLP"),
-        # Its first linear layer fits images of one size.
+        # Its first linear layer fits one image size only.
         Network("lenet", ("classification",), "mnvi.models:lenet", size=28, label="LeNet"),
         Network("all_cnn", ("classification",), "mnvi.models:all_cnn", label="AllCNN"),
         Network(
@@ -60,14 +60,14 @@ def of_kind(kind: str) -> list[str]:
 
 
 def find(name: str) -> Network:
-    """The entry, or one made up for `package.module:function`."""
+    """The registry's entry, or a new one for `package.module:function`."""
     if name in NETWORKS:
         return NETWORKS[name]
     return Network(name, ("regression", "classification"), name)
 
 
 def arguments(experiment: Any, dropout: float, **shapes: int) -> dict[str, Any]:
-    """What the network of an experiment is built with.
+    """The arguments for building an experiment's network.
 
     Args:
         shapes: `num_classes` and `in_channels`, or `in_features`.

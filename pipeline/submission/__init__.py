@@ -1,12 +1,12 @@
-"""A stage as a job of a Ray cluster: ``RAY_ADDRESS=http://head:8265 dvc repro``.
+"""Runs a stage as a job on a Ray cluster: ``RAY_ADDRESS=http://head:8265 dvc repro``.
 
-DVC stays where it was started. `tune` and `train` put what they read into storage, submit themselves to the cluster's
-job server and follow the job; there the same command finds ``MNVI_INPUTS`` in its environment, fetches what it reads,
-works as everywhere, and puts what it made into storage, from where it comes into DVC's outputs.
+DVC stays on the user's machine. `tune` and `train` upload their inputs to storage, submit themselves to the cluster's
+job server and follow the job. On the cluster, the same command finds ``MNVI_INPUTS`` in its environment, fetches its
+inputs, works as it would anywhere, and uploads its outputs. The user's side then fetches them into DVC's outputs.
 
-    submit.py   the user's side: one job per stage and settings, attached to if it runs already
-    follow.py   its log, Ctrl-C and its end
-    package.py  what is uploaded
+    submit.py   the user's side: starts one job per stage and settings, or attaches to one that is running
+    follow.py   the job's log, Ctrl-C and the job's end
+    package.py  the code and settings to upload
     inside.py   the job's side
 """
 

@@ -1,4 +1,4 @@
-"""Following a job: its log as it is written, what Ctrl-C means, and how it ended."""
+"""Follows a job: shows its log as it grows, handles Ctrl-C, and reports how the job ended."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.errors import StudyError
 if TYPE_CHECKING:
     from ray.job_submission import JobStatus, JobSubmissionClient
 
-PAUSE = 2.0  # seconds between two questions
-TURN = 0.5  # seconds of waiting for an answer at a time
-PATIENCE = 300.0  # for a job server that does not answer
-SILENCE = 120.0  # of a log, before its connection is taken for lost: Ray's has no heartbeat
+PAUSE = 2.0  # seconds between two requests
+TURN = 0.5  # seconds of one wait for the user's answer
+PATIENCE = 300.0  # seconds to wait for a job server that does not answer
+SILENCE = 120.0  # seconds without log output before we reconnect: Ray's connection has no heartbeat
 
 
 def to_the_end(client: JobSubmissionClient, address: str, name: str) -> None:
-    """Shows the log until the job has ended; raises if it did not end well."""
+    """Shows the log until the job ends; raises if it does not succeed."""
     try:
         status = _follow(client, address, name)
     except (KeyboardInterrupt, SystemExit) as reason:
@@ -30,23 +30,23 @@ def to_the_end(client: JobSubmissionClient, address: str, name: str) -> None:
             _stop(client, address, name)
         else:
             say(
-                f"{name} goes on without us; the same command attaches to it again, "
-                f"{stop_command(address, name)} stops it"
+                f"{name} continues without us; run the same command to attach to it again, "
+                f"or {stop_command(address, name)} to stop it"
             )
         raise
     if status.value == "SUCCEEDED":
         return
     if status.value == "STOPPED":
-        raise StudyError(f"{name} was stopped; the same command goes on from its last checkpoints")
+        raise StudyError(f"{name} was stopped; run the same command to continue from its last checkpoints")
     message = (client.get_job_info(name).message or "").splitlines()
     raise StudyError(
-        f"{name} failed on {address}: {message[0] if message else 'no reason is given'} What it printed is above; the "
-        "same command goes on from its last checkpoints"
+        f"{name} failed on {address}: {message[0] if message else 'Ray gives no reason.'} Its output is above; run "
+        "the same command to continue from its last checkpoints"
     )
 
 
 def trouble() -> tuple[type[Exception], ...]:
-    """What Ray, requests and aiohttp raise for a server that is away or does not want us."""
+    """The exceptions that Ray, requests and aiohttp raise if a server is unreachable or refuses us."""
     import aiohttp
     from ray.exceptions import RayError
 
@@ -58,7 +58,7 @@ def brief(error: Exception) -> str:
 
 
 def refused(error: Exception) -> bool:
-    """Whether the server answers, but does not take our token."""
+    """Whether the server answers, but rejects our token."""
     from ray.exceptions import AuthenticationError
 
     return isinstance(error, AuthenticationError) or getattr(error, "status", None) in (401, 403)
@@ -66,13 +66,13 @@ def refused(error: Exception) -> bool:
 
 def refusal(address: str) -> StudyError:
     return StudyError(
-        f"RAY_ADDRESS={address}: the cluster does not let us in; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the "
-        "token that it was started with, or RAY_AUTH_MODE=disabled if it lets everybody in"
+        f"RAY_ADDRESS={address}: the cluster refuses access; set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the "
+        "token that it was started with, or RAY_AUTH_MODE=disabled if it uses no tokens"
     )
 
 
 def stop_command(address: str, name: str) -> str:
-    """Ray's own default is to send no token."""
+    """The shell command that stops the job; it sets RAY_AUTH_MODE, because Ray sends no token by default."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     return f"`RAY_AUTH_MODE={mode} ray job stop --address {address} {name}`"
 
@@ -86,7 +86,7 @@ def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:
             log.heard = time.monotonic()
             if status.is_terminal():
                 if not whole:
-                    asyncio.run(log.show())  # the end, which says why a job failed
+                    asyncio.run(log.show())  # the end of the log, which says why a job failed
                 return status
         except trouble() as error:
             if refused(error):
@@ -94,20 +94,20 @@ def _follow(client: JobSubmissionClient, address: str, name: str) -> JobStatus:
             if time.monotonic() - log.heard > PATIENCE:
                 raise StudyError(
                     f"RAY_ADDRESS={address}: the cluster has not answered for {PATIENCE:.0f} s ({brief(error)}); "
-                    f"{name} may still run: the same command attaches to it again"
+                    f"{name} may still be running; run the same command to attach to it again"
                 ) from error
         time.sleep(PAUSE)
 
 
 class _Log:
-    """The server tells it from the beginning each time; what was shown is not shown again."""
+    """A job's log. The server sends it from the beginning each time; we skip the part already shown."""
 
     def __init__(self, client: JobSubmissionClient, name: str) -> None:
         self.client, self.name, self.shown = client, name, 0
-        self.heard = time.monotonic()  # when the server last said anything
+        self.heard = time.monotonic()  # when the server last sent anything
 
     async def show(self) -> bool:
-        """Whether it ended, not fell silent: a connection that is cut somewhere on its way does not say so."""
+        """Shows the log; False if it fell silent before its end, since a broken connection may raise no error."""
         try:
             async with asyncio.timeout(SILENCE) as patience:
                 await self._tell(patience)
@@ -133,7 +133,7 @@ def _asked_to_stop(name: str) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
-        sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it go on? ")
+        sys.stderr.write(f"\n{name}: [s]top it, or [d]etach and let it continue? ")
         sys.stderr.flush()
         return _answer().strip().lower().startswith("s")
     except KeyboardInterrupt:
@@ -141,7 +141,7 @@ def _asked_to_stop(name: str) -> bool:
 
 
 def _answer() -> str:
-    """A line, empty if there will be none. Waited for in short turns: a Ctrl-C right before a wait does not end it."""
+    """A line of input, empty at its end. The waits are short, as a Ctrl-C just before a wait does not end that wait."""
     while not select.select([sys.stdin], [], [], TURN)[0]:
         pass
     return sys.stdin.readline()
@@ -154,7 +154,7 @@ def _stop(client: JobSubmissionClient, address: str, name: str) -> None:
             time.sleep(PAUSE)
     except trouble() as error:
         raise StudyError(
-            f"RAY_ADDRESS={address}: the cluster does not say that it has stopped {name} ({brief(error)}); "
-            f"{stop_command(address, name)} stops it"
+            f"RAY_ADDRESS={address}: the cluster does not confirm that it stopped {name} ({brief(error)}); "
+            f"run {stop_command(address, name)} to stop it"
         ) from error
     say(f"{name}: stopped")

@@ -1,7 +1,7 @@
-"""A stage inside a job: what it reads comes from storage, what it makes goes there.
+"""A stage inside a job: it reads its inputs from storage and writes its outputs there.
 
-What the driver keeps on its own disk to resume from is copied to storage while it works, so that the next attempt, on
-whatever node, goes on from it.
+While the driver works, its resumable state is copied from its own disk to storage, so that the next attempt can resume
+from it on any node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.submission.package import LOCK
 from pipeline.tracking import moving, store
 from pipeline.tracking.identity import JOB
 
-INPUTS = "MNVI_INPUTS"  # what is read, as JSON: paths, and the digests under which storage has them
+INPUTS = "MNVI_INPUTS"  # the stage's inputs as JSON: paths, and their digests in storage
 EVERY = 20.0  # seconds between two copies of the driver's state
 NOT_COPIED = (".lock", ".tmp")
 
@@ -37,7 +37,7 @@ def is_inside() -> bool:
 
 @contextmanager
 def entered() -> Iterator[None]:
-    """Inside a job, the block works in a folder of its own that has what the stage reads; elsewhere, where it is."""
+    """Inside a job, the block works in a new folder with the stage's inputs; elsewhere, in the current folder."""
     if not is_inside():
         yield
         return
@@ -46,7 +46,7 @@ def entered() -> Iterator[None]:
     _check_tracking()
     job = PurePosixPath(os.environ[JOB])
     folder = blobs.node_cache() / "jobs" / job
-    files.remove(folder)  # of an earlier attempt that was killed
+    files.remove(folder)  # left by an earlier attempt that was killed
     folder.mkdir(parents=True)
     for file in package.iterdir():
         if file.is_file():
@@ -63,7 +63,7 @@ def entered() -> Iterator[None]:
 
 
 def deliver(cell: Cell, stage: str) -> None:
-    """Inside a job, puts what the stage has made into storage, with what MLflow has not got: this folder is deleted."""
+    """Inside a job, uploads the stage's outputs and the records not yet sent to MLflow, as this folder is deleted."""
     if not is_inside():
         return
     root = storage.of("a submitted job")
@@ -73,44 +73,44 @@ def deliver(cell: Cell, stage: str) -> None:
     if packed := moving.pack(WORK, unsent, tracked(job)):
         note["unsent"] = blobs.publish({".": unsent}, root).digest
     storage.write_json(finished(root, job), note)
-    moving.forget(packed)  # or the cell's next job would send it, too
+    moving.forget(packed)  # otherwise the cell's next job would send them, too
 
 
 def outputs(cell: Cell, stage: str) -> list[Path]:
-    """What DVC expects of the stage."""
+    """Files and folders that DVC expects the stage to write."""
     return [cell.model] if stage == "train" else [cell.tune / "best.yaml", cell.tune / "trials.json"]
 
 
 def finished(root: Anywhere, job: str) -> Anywhere:
-    """The file that says what a job has made."""
+    """The file that names a job's outputs."""
     return root / "outputs" / f"{job}.json"
 
 
 def tracked(job: str) -> Path:
-    """Where whoever submitted a job keeps what MLflow has not got of it, for the next stage to send."""
+    """The folder on the user's side for a job's records not yet sent to MLflow; the next stage sends them."""
     return WORK / "jobs" / job
 
 
 def _lay_out(contents: blobs.Contents, place: Path) -> None:
-    """Folders were published as they are, files by their name."""
+    """Links an input into place. Folders were published with their contents, single files under their name."""
     source = contents.here()
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(source / place.name if (source / place.name).is_file() else source)
 
 
 def _check_versions(lock: Path) -> None:
-    """That packages are those of the lock, as far as they are installed; a missing one says so when it is imported."""
+    """Checks that installed packages have the locked versions; a missing package fails when it is imported."""
     pinned = re.findall(r"^([\w.-]+)==([\w.!+-]+)", lock.read_text(), re.MULTILINE) if lock.exists() else []
     installed = {found.name.lower().replace("_", "-"): found.version for found in metadata.distributions()}
     wrong = []
     for name, version in pinned:
         there = installed.get(name.lower().replace("_", "-"), version)
-        if there.split("+")[0] != version.split("+")[0]:  # what follows is the build: cpu, cu126
+        if there.split("+")[0] != version.split("+")[0]:  # after + comes the build: cpu, cu126
             wrong.append(f"{name} {there} instead of {version}")
     if wrong:
         raise StudyError(
             f"{LOCK}: the cluster has {', '.join(wrong)}; start it from the project's image, or set MNVI_PIP=1 where "
-            "the job is submitted to have the locked versions installed for it"
+            "you submit the job to install the locked versions for it"
         )
 
 
@@ -118,14 +118,14 @@ def _check_tracking() -> None:
     database = store.database_file(store.address())
     if database is not None and not database.exists():
         raise StudyError(
-            f"MLFLOW_TRACKING_URI: {database} is not to be seen on the cluster; start `mlflow server` where this "
+            f"MLFLOW_TRACKING_URI: {database} does not exist on the cluster; start `mlflow server` where your "
             "machine and the cluster reach it, and set MLFLOW_TRACKING_URI to its address"
         )
 
 
 @contextmanager
 def _copied(folder: Path, copy: Anywhere) -> Iterator[None]:
-    """Begins with what the copy has, and keeps it up to date."""
+    """Fetches the copy into the folder, then keeps the copy up to date while the block runs."""
     for name in storage.names(copy):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         storage.fetch(copy / str(name), folder / name)
@@ -151,7 +151,7 @@ class _Copier:
         self.seen = self._look()
 
     def copy(self) -> None:
-        """Brings what has changed; trouble is told and tried again next time."""
+        """Copies the files that have changed. It reports a failure, and the next call tries again."""
         try:
             now = self._look()
             for name, stamp in now.items():
@@ -162,9 +162,9 @@ class _Copier:
                 (self.target / str(name)).unlink(missing_ok=True)
                 del self.seen[name]
         except FileNotFoundError:
-            return  # deleted meanwhile
+            return  # the file was deleted meanwhile
         except (StudyError, OSError) as error:
-            say(f"what this job could go on from is not in storage yet: {error}")
+            say(f"the state that this job could resume from is not in storage yet: {error}")
 
     def _look(self) -> dict[PurePosixPath, tuple[int, int]]:
         found = {}

@@ -1,4 +1,4 @@
-"""What is uploaded to the cluster with a job: the code, plugins included, and the settings; nothing else."""
+"""The package uploaded to the cluster with a job: the code, plugins included, and the settings; nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Package:
 
 @contextmanager
 def packed(params: str | Path) -> Iterator[Package]:
-    """A folder to upload, for the length of a block."""
+    """A folder to upload, which exists while the block runs."""
     with tempfile.TemporaryDirectory(prefix="mnvi-upload-") as name:
         folder = Path(name)
         for part in CODE:
@@ -52,7 +52,7 @@ def packed(params: str | Path) -> Iterator[Package]:
 
 
 def _foreign(path: str | Path) -> list[Path]:
-    """The packages of others that the settings name: folders, or single files."""
+    """Packages outside this project that the settings name: folders, or single files."""
     read = settings.load(path)
     modules = [*read.plugins, *(module for cell in read.cells() for module in cell.foreign_code("evaluate"))]
     found = []
@@ -65,7 +65,7 @@ def _foreign(path: str | Path) -> list[Path]:
 
 
 def requirements() -> list[str]:
-    """The pinned versions, for a cluster that does not have them."""
+    """The pinned requirements, for a cluster that does not have them installed."""
     text = files.read_text(_SOURCE / LOCK, made_by="make lock")
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     pinned = [line for line in lines if "==" in line]

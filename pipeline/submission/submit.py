@@ -1,4 +1,4 @@
-"""Submits a stage to the cluster: one job for the same settings, code and data, however often it is asked for."""
+"""Submits a stage to the cluster: one job for the same settings, code and data, however often the command is run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pipeline.tracking.identity import JOB
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-# Passwords and keys are not among them: what a job is given stands in Ray's dashboard. Nodes have them from elsewhere.
+# Without passwords and keys: Ray's dashboard shows the variables of a job. Nodes must have their own.
 FORWARDED = (
     "AWS_DEFAULT_REGION",
     "AWS_ENDPOINT_URL",
@@ -37,16 +37,16 @@ FORWARDED = (
     "MNVI_VERBOSE",
 )
 PIP = "MNVI_PIP"
-SECONDS_TO_END_IN = "20"  # between Ray's word to a job that it should stop, and its end
+SECONDS_TO_END_IN = "20"  # between Ray's request to stop a job and its killing it
 
 
 def wanted(cell: Cell, stage: str) -> bool:
-    """Whether the stage is for a cluster. Inside a job it never is, and evaluation is where the stage runs."""
+    """Whether to submit the stage to a cluster. A job never submits itself again, and evaluation runs locally."""
     return _address().startswith(("http://", "https://")) and not is_inside() and stage != "evaluate"
 
 
 def submit(cell: Cell, stage: str, params: str | Path) -> None:
-    """Has the cluster run the stage, and brings what it made."""
+    """Runs the stage on the cluster and fetches its outputs."""
     root = storage.of(f"RAY_ADDRESS={_address()}")
     _check_no_secret(_environment(root))
     _check_tracking(root)
@@ -64,7 +64,7 @@ def submit(cell: Cell, stage: str, params: str | Path) -> None:
                 name = _start(client, cell, stage, root, fingerprint, package, {INPUTS: json.dumps(inputs), JOB: job})
             else:
                 name = running
-                say(f"{name} is running on {_address()} already; its log from the beginning:")
+                say(f"{name} is already running on {_address()}; its log from the beginning:")
             follow.to_the_end(client, _address(), name)
     _bring(cell, stage, root, job)
 
@@ -78,7 +78,7 @@ def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
         try:
             made.write(folder)
         except StudyError:
-            storage.remove(note)  # the next attempt makes it anew
+            storage.remove(note)  # so that the next attempt runs the job anew
             raise
         for path in outputs(cell, stage):
             with files.replacing(path) as temporary:
@@ -86,10 +86,10 @@ def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
     if "unsent" in said:
         with files.replacing(tracked(job)) as temporary:
             blobs.Contents(root, said["unsent"]).write(temporary)
-        storage.write_json(note, {"contents": said["contents"]})  # it is ours to send now, and nobody else's
+        storage.write_json(note, {"contents": said["contents"]})  # we alone send the rest now
         say(
-            f"MLflow has not taken everything of the job; it is in {tracked(job)}, and the next stage sends it, or "
-            "`python -m pipeline.tracking send`"
+            f"MLflow has not received all records of the job; the rest is in {tracked(job)}, and the next stage or "
+            "`python -m pipeline.tracking send` sends it"
         )
 
 
@@ -102,7 +102,7 @@ def _inputs(cell: Cell, stage: str) -> list[Path]:
 
 
 def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str]) -> str:
-    # A job makes all seeds or runs; the cell's own fingerprint is about the training of each and leaves out how many.
+    # A job trains all seeds or runs; the cell's own fingerprint covers the training of each, but not their number.
     how_many = [cell.experiment.seeds, cell.experiment.runs]
     depends_on = [cell.fingerprint(stage), how_many, inputs]
     return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
@@ -117,7 +117,7 @@ def _client() -> JobSubmissionClient:
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):
-        """Ray's own waits for ever for a server that takes a question and does not answer."""
+        """A client with a timeout; Ray's own waits forever for a server that accepts a request and does not answer."""
 
         def _do_request(self, *arguments: Any, **settings: Any) -> Any:
             return super()._do_request(*arguments, timeout=follow.PATIENCE, **settings)
@@ -131,14 +131,17 @@ def _client() -> JobSubmissionClient:
             raise follow.refusal(address) from error
         raise StudyError(
             f"RAY_ADDRESS={address}: no job server of Ray answers there ({follow.brief(error)}); start one with "
-            "`RAY_AUTH_MODE=token ray start --head`, whose dashboard it is part of, or unset RAY_ADDRESS to use this "
+            "`RAY_AUTH_MODE=token ray start --head` (it is part of the dashboard), or unset RAY_ADDRESS to use this "
             "machine alone"
         ) from error
     return client
 
 
 def _running(client: JobSubmissionClient, cell: Cell, stage: str, root: Anywhere, fingerprint: str) -> str | None:
-    """The job that does the same already. One for the same cell with other settings would write to the same place."""
+    """The running job with this fingerprint, if any. One for the same cell but other settings is an error.
+
+    Both jobs would write to the same place.
+    """
     for job in client.list_jobs():
         if job.status.is_terminal() or not job.submission_id:
             continue
@@ -147,7 +150,7 @@ def _running(client: JobSubmissionClient, cell: Cell, stage: str, root: Anywhere
                 return str(job.submission_id)
             raise StudyError(
                 f"{job.submission_id} is running on {_address()} for {stage} of {cell.name}, with other settings, "
-                f"code or data; wait for its end or stop it: {follow.stop_command(_address(), job.submission_id)}"
+                f"code or data; wait until it ends, or stop it: {follow.stop_command(_address(), job.submission_id)}"
             )
     return None
 
@@ -177,15 +180,15 @@ def _start(
         )
     except follow.trouble() as error:
         raise StudyError(
-            f"RAY_ADDRESS={_address()}: the cluster did not take {name} ({follow.brief(error)}); the same "
-            "command attaches to it if it runs nevertheless"
+            f"RAY_ADDRESS={_address()}: the cluster did not accept {name} ({follow.brief(error)}); run the same "
+            "command again, which attaches to the job if it is running after all"
         ) from error
     say(f"{name}: submitted to {_address()}")
     return name
 
 
 def _last_attempt(jobs: list[JobDetails], name: str) -> int:
-    """Its number, not how many there are: earlier ones may have been deleted."""
+    """The number of the last attempt, which may exceed the count of attempts: earlier ones may have been deleted."""
     found = [re.fullmatch(rf"{re.escape(name)}-(\d+)", job.submission_id or "") for job in jobs]
     return max((int(attempt[1]) for attempt in found if attempt), default=0)
 
@@ -206,14 +209,14 @@ def _environment(root: Anywhere) -> dict[str, str]:
 
 
 def _check_no_secret(variables: dict[str, str]) -> None:
-    """None that is sent with the job has a password in it."""
+    """Checks that no variable sent with the job contains a password."""
     for name, value in variables.items():
         if masked(value) != value:
             keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             if name.startswith("MLFLOW"):
                 keys = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             raise StudyError(
-                f"{name}={masked(value)}: has a password in it, which Ray's dashboard would show; set {keys} instead, "
+                f"{name}={masked(value)}: contains a password, which Ray's dashboard would show; set {keys} instead, "
                 "here and on the cluster's nodes"
             )
 
@@ -225,6 +228,6 @@ def _check_tracking(root: Anywhere) -> None:
     if not isinstance(root, Path):
         raise StudyError(
             f"MLFLOW_TRACKING_URI={address}: is a file, which the cluster cannot reach; start `mlflow server` where "
-            "this machine and the cluster reach it, and set MLFLOW_TRACKING_URI to its address"
+            "this machine and the cluster can reach it, and set MLFLOW_TRACKING_URI to its address"
         )
-    tracking.prepare()  # the job looks for the file, to see whether the machines share it
+    tracking.prepare()  # creates the file: the job looks for it to see whether the machines share it

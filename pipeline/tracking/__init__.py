@@ -1,4 +1,6 @@
-"""The study in MLflow: runs, metrics that survive a server, data sets and models. Nothing else imports mlflow.
+"""Records the study in MLflow: runs, metrics, data sets and models. No other package of the study imports mlflow.
+
+Records are on disk first, so that none is lost when the server fails:
 
     tracking.prepare()                                                     # once, in the driver
     with tracking.run(cell, "train", state=cell.state("train")) as run:
@@ -6,8 +8,8 @@
         run.metrics({"loss": 0.3}, step=1)
         tracking.model(run, network, cell, example)
 
-A state folder keeps `mlflow-run.json` (which run), `metrics.jsonl` (everything said to it) and `mlflow-sent.json` (how
-much of that has arrived).
+A state folder contains `mlflow-run.json` (which run it belongs to), `metrics.jsonl` (all records of the run) and
+`mlflow-sent.json` (how many of them MLflow has received).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ __all__ = ["Run", "model", "prepare", "resume", "run", "send"]
 
 
 def __getattr__(name: str) -> Any:
-    """Models bring torch, which stages that have nothing to do should not wait for."""
+    """Imports `models` on first use: it imports torch, and a stage with nothing to do should not wait for torch."""
     if name != "model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pipeline.tracking.models import model

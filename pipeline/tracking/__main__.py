@@ -1,4 +1,4 @@
-"""`python -m pipeline.tracking send [folder]`: sends what a server that was away has not got yet."""
+"""`python -m pipeline.tracking send [folder]`: sends records that an unreachable server has not received yet."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def main() -> None:
     waiting = len(list(leftovers(given.folder)))
     complaints = send(given.folder)
     if complaints:
-        raise StudyError(f"MLflow has not taken everything of {given.folder}:\n  " + "\n  ".join(complaints))
-    console.say(f"nothing left to send of {waiting} runs" if waiting else "nothing to send")
+        raise StudyError(f"MLflow has not received all records of {given.folder}:\n  " + "\n  ".join(complaints))
+    console.say(f"all records of {waiting} runs are sent" if waiting else "nothing to send")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a record of the journal is told to MLflow; each can be told twice without being there twice."""
+"""Sends records of the journal to MLflow; sending a record twice does not duplicate it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGEST = 36  # characters of a digest that MLflow keeps
 
 
 def metrics(client: MlflowClient, run_id: str, records: list[Record], in_doubt: bool) -> bool:
-    """Sends metrics, if ``in_doubt`` only those that the store does not have; says whether it had some."""
+    """Sends metrics; if ``in_doubt``, only those that the store lacks. Returns whether the store had some of them."""
     from mlflow.entities import Metric
 
     fresh = records
@@ -47,7 +47,7 @@ def _params(client: MlflowClient, run_id: str, record: Record) -> None:
         client.log_batch(run_id, params=fresh[start : start + _BATCH])
     for key, value in given.items():
         if there.get(key, value) != value:
-            console.say(f"MLflow: {key} was {there[key]} when this run began and is {value} now; kept as a tag")
+            console.say(f"MLflow: {key} was {there[key]} when this run began, now it is {value}; kept as a tag")
             client.set_tag(run_id, f"changed.{key}", value)
 
 
@@ -81,7 +81,7 @@ def _artifact(client: MlflowClient, run_id: str, record: Record) -> None:
     elif path.exists():
         client.log_artifact(run_id, str(path), folder or None)
     else:
-        console.say(f"MLflow: {path} is no longer there and was not uploaded; run its stage again if you want it")
+        console.say(f"MLflow: {path} no longer exists and was not uploaded; run its stage again if you want it")
 
 
 def _status(client: MlflowClient, run_id: str, record: Record) -> None:
@@ -89,13 +89,13 @@ def _status(client: MlflowClient, run_id: str, record: Record) -> None:
     if status == "RUNNING":
         client.update_run(run_id, status=status)
     else:
-        if status == "FINISHED" and ERROR in client.get_run(run_id).data.tags:  # of an earlier attempt
+        if status == "FINISHED" and ERROR in client.get_run(run_id).data.tags:  # from an earlier attempt
             client.delete_tag(run_id, ERROR)
         client.set_terminated(run_id, status, end_time=record["time"])
 
 
 def _model(client: MlflowClient, run_id: str, record: Record) -> None:
-    from pipeline.tracking import models  # brings torch, which stages that have nothing to do should not wait for
+    from pipeline.tracking import models  # here: it imports torch, and a stage with nothing to do should not wait
 
     models.deliver(client, run_id, record)
 

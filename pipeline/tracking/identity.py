@@ -1,4 +1,4 @@
-"""Which MLflow run a state folder belongs to, and making that run when there is none yet."""
+"""The MLflow run that a state folder belongs to; creates the run if there is none yet."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 FILE = "mlflow-run.json"
-LOCK = "dvc.lock"  # also the tag that holds its digest
+LOCK = "dvc.lock"  # also the name of the tag with its digest
 JOB = "MNVI_JOB"  # set in a submitted job: <results>/<stage>/<cell>/<fingerprint>, the same for all its attempts
 KEY = "mnvi.key"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Kept in the state folder. The id is None until the store has answered for the first time."""
+    """Identifies the run, in a file in the state folder. The id is None until the store answers for the first time."""
 
     store: str  # without password
     experiment: str
     name: str
-    parent: str | None  # state folder of the parent run, seen from this one
-    instance: float  # when the stage's own run began: tells a stage's children from those of an earlier one
+    parent: str | None  # state folder of the parent run, relative to this one
+    instance: float  # when the stage's own run began: distinguishes its children from those of an earlier run
     started: float
     depends_on: str  # digest
-    key: str  # the run's tag of that name: finds it for who has lost this file, or did not hear that it had been made
+    key: str  # value of the run's tag KEY: finds the run if this file, or the answer to its creation, was lost
     id: str | None = None
 
     @property
     def uri(self) -> str:
-        """The store's address; one with a password is only ever in the environment."""
+        """The store's address; a password exists only in the environment."""
         given = store.address()
         if masked(given) == self.store:
             return given
         if HIDDEN in self.store:
-            raise StudyError(f"set MLFLOW_TRACKING_URI to {self.store} with the password; it is kept nowhere else")
+            raise StudyError(f"set MLFLOW_TRACKING_URI to {self.store} with the password, which is stored nowhere else")
         return self.store
 
 
@@ -58,15 +58,15 @@ def read(folder: Path) -> Identity:
     try:
         return Identity(**content)
     except TypeError as error:
-        raise StudyError(f"{path}: not what a stage writes ({error}); delete it, and a new run is made") from error
+        raise StudyError(f"{path}: not what a stage writes ({error}); delete it to begin a new run") from error
 
 
 def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends_on: Sequence[Any] = ()) -> Identity:
-    """The identity kept in the folder if that run is to go on, else a new one.
+    """The identity in the folder if its run is to continue, else a new one.
 
-    A stage that was stopped or failed goes on in its run, also if it was only DVC that was stopped before it had noted
-    the stage's end. One that had finished and is run again gets a new run, and so does one that depends on something
-    else by now: MLflow keeps the first value of a parameter or step. Children go with their stage.
+    A stage that was stopped or failed continues its run, even if only DVC was stopped before it recorded the stage's
+    end. A finished stage that runs again gets a new run. So does a stage whose settings, code or data have changed,
+    because MLflow keeps the first value of a parameter or step. Children follow their stage.
     """
     started = time.time()
     instance, digest = started if parent is None else read(parent).instance, _digest(depends_on)
@@ -90,7 +90,7 @@ def claim(folder: Path, experiment: str, name: str, parent: Path | None, depends
         elif kept.store == wanted.store:
             return kept
         else:
-            console.say(f"MLflow: the run of {folder} is in {kept.store}; a new one is made in {wanted.store}")
+            console.say(f"MLflow: the run of {folder} is in {kept.store}; beginning a new one in {wanted.store}")
             wanted = replace(wanted, instance=kept.instance, started=kept.started, key=kept.key)
     write(folder, wanted)
     return wanted
@@ -106,23 +106,23 @@ def _last_status(folder: Path) -> str | None:
 
 
 def _noted(folder: Path) -> bool:
-    """Whether DVC has written its lock since the run began, or is not used."""
+    """Whether DVC has written its lock file since the run began, or is not in use."""
     tags = [entry.record["values"] for entry in Spool(folder).read(0) if entry.record["kind"] == "tags"]
     begun_with = next((values[LOCK] for values in reversed(tags) if LOCK in values), None)
     return begun_with is None or begun_with != lock_digest()
 
 
 def lock_digest() -> str | None:
-    """Of DVC's record of what produced what, which it writes anew after each stage."""
+    """Digest of DVC's lock file, which DVC rewrites after each stage."""
     lock = Path(LOCK)
     return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else None
 
 
 def _retire(folder: Path, parent: Path | None) -> None:
-    """Clears the folder and those of its children for other runs.
+    """Clears the folder and the folders of its children for other runs.
 
-    What was killed outright ends now. What has not arrived waits in folders of its own, where a child finds the parent
-    it had and not the next one.
+    Runs that were killed outright get their end now. Unsent records wait in separate folders, where a child finds its
+    own parent and not the next one.
     """
     spool, children = Spool(folder), _children(folder)
     with spool.lock(timeout=30):
@@ -142,14 +142,14 @@ def _retire(folder: Path, parent: Path | None) -> None:
 
 
 def _children(folder: Path) -> list[Path]:
-    """Folders below this one whose runs are children of its run."""
+    """Subfolders whose runs are children of this folder's run."""
     below = {path.parent: read(path.parent).parent for path in sorted(folder.rglob(FILE))}
     here = os.path.normpath(folder)
     return [one for one, parent in below.items() if parent is not None and os.path.normpath(one / parent) == here]
 
 
 def pending(folder: Path) -> bool:
-    """Whether something in the folder's journal has not arrived."""
+    """Whether the folder's journal has records that MLflow has not received."""
     identity, spool = read(folder), Spool(folder)
     return bool(spool.read(spool.sent(identity.id) if identity.id else 0))
 
@@ -159,13 +159,16 @@ def write(folder: Path, identity: Identity) -> None:
 
 
 def settle(folder: Path, check: bool) -> Identity:
-    """The identity with an id, made or, if ``check``, looked for in the store; the caller holds the folder's lock."""
+    """The identity with an id; creates a run if there is none, or if ``check`` and the store no longer has it.
+
+    The caller holds the folder's lock.
+    """
     identity = read(folder)
     client = store.client(identity.uri)
     if identity.id is not None and (not check or _is_there(client, identity.id)):
         return identity
     if identity.id is not None:
-        console.say(f"MLflow: run {identity.id} of {folder} is no longer in {identity.store}; a new one is made")
+        console.say(f"MLflow: run {identity.id} of {folder} is no longer in {identity.store}; beginning a new one")
     made = replace(identity, id=_create(client, folder, identity))
     write(folder, made)
     return made
@@ -183,7 +186,7 @@ def _is_there(client: MlflowClient, run_id: str) -> bool:
 
 
 def _create(client: MlflowClient, folder: Path, identity: Identity) -> str:
-    """A new run, unless an attempt that could not note it has made it already."""
+    """Creates a run, or finds the one that an earlier attempt created but could not record."""
     tags = {KEY: identity.key}
     if identity.parent is not None:
         above = Path(os.path.normpath(folder / identity.parent))
@@ -211,6 +214,6 @@ def _experiment(client: MlflowClient, identity: Identity) -> str:
     if found is None or found.lifecycle_stage != "active":
         raise StudyError(
             f"MLflow experiment {identity.experiment!r} was deleted in {identity.store}; "
-            "`mlflow experiments restore` brings it back, `mlflow gc` removes it for good"
+            "run `mlflow experiments restore` to bring it back, or `mlflow gc` to remove it for good"
         )
     return str(found.experiment_id)

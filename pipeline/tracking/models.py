@@ -1,4 +1,7 @@
-"""A trained network as an MLflow model: saved beside the journal first, then logged, registered, perhaps the best."""
+"""A trained network as an MLflow model: saved beside the journal first, then logged and registered.
+
+The best version of a model gets the alias "best".
+"""
 
 from __future__ import annotations
 
@@ -52,17 +55,17 @@ def model(
     """Logs a trained network and registers it as `<experiment>-<method>`.
 
     Args:
-        module: the network, or the objective that holds it.
-        example: some inputs, of the kind that `predict` shall take.
-        builder: "module:function" that makes the deterministic network; the experiment's unless given.
-        arguments: of the builder, as JSON knows them; found out for the experiment's network.
-        inputs: "mean" and "std" of each feature or channel, if `predict` shall take what is not standardised yet.
-        targets: "mean" and "std" of the target, if `predict` shall answer in its unit.
-        objective: on validation data, smaller is better. The newest version with the best gets the alias "best".
+        module: the network, or the objective that contains it.
+        example: some inputs in the form that `predict` is to take.
+        builder: "module:function" that builds the deterministic network; default: the experiment's.
+        arguments: arguments of the builder, as JSON values; default: derived from the experiment's network.
+        inputs: "mean" and "std" of each feature or channel, if `predict` is to take inputs that are not standardised.
+        targets: "mean" and "std" of the target, if `predict` is to answer in the target's unit.
+        objective: on validation data, smaller is better. The newest version with the best one gets the alias "best".
         step: the epoch of these weights.
     """
     with quiet_import():
-        import mlflow.pyfunc  # noqa: F401  # here rather than in the sender's thread, where warnings cannot be silenced
+        import mlflow.pyfunc  # noqa: F401  # here: warnings cannot be silenced in the sender's thread
     net = module.net if isinstance(module, mnvi.Objective) else module
     assert isinstance(net, nn.Module)
     weights = {key: value.detach().cpu() for key, value in net.state_dict().items()}
@@ -94,7 +97,7 @@ def model(
 
 
 def deliver(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:
-    """Logs and registers what :func:`model` saved."""
+    """Logs and registers the model that :func:`model` saved."""
     from mlflow.exceptions import MlflowException
 
     name, digest = record["name"], record["digest"]
@@ -108,7 +111,7 @@ def deliver(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     tags = {"digest": digest, "objective": repr(record["objective"])}
-    # Not "models:/…", which MLflow would look up in its global store, wherever this client has put it.
+    # Not "models:/…", which MLflow would look up in its global store instead of this client's.
     place = logged.artifact_location
     version = client.create_model_version(name, place, run_id, tags, model_id=logged.model_id)
     if _is_best(client, name, record["objective"]):
@@ -116,7 +119,7 @@ def deliver(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:
 
 
 def _logged(client: MlflowClient, run_id: str, record: dict[str, Any]) -> LoggedModel:
-    """The logged model. One that an earlier attempt left half done is completed."""
+    """The logged model; completes one that an earlier attempt left unfinished."""
     from mlflow.entities import LoggedModelOutput
 
     run = client.get_run(run_id)
@@ -137,14 +140,14 @@ def _logged(client: MlflowClient, run_id: str, record: dict[str, Any]) -> Logged
 
 
 def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
-    """Makes MLflow's model folder from what :func:`model` saved."""
+    """Writes MLflow's model folder from the files that :func:`model` saved."""
     import mlflow
     from mlflow.models import Model
 
     settings = read_json(saved / "settings.json", "pipeline.train")
     example = read_tensors(saved / "example.pt", "pipeline.train").numpy()
     if settings["kind"] == "regression":
-        example = example.astype(np.float64)  # what a data frame holds, and a client's JSON becomes
+        example = example.astype(np.float64)  # the type of a data frame's columns, and of numbers in a client's JSON
     named = [settings["builder"], *([settings["method"]] if ":" in settings["method"] else [])]
     packages = {"mnvi", *(reference.partition(":")[0].partition(".")[0] for reference in named)}
     mlflow.pyfunc.save_model(
@@ -181,7 +184,7 @@ def _is_best(client: MlflowClient, name: str, objective: float) -> bool:
 
 
 def _digest(weights: Mapping[str, Tensor]) -> str:
-    """Of the numbers; a file that torch writes has its own name inside."""
+    """Digest of the numbers; a digest of torch's file would vary, as the file contains its own name."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -190,14 +193,14 @@ def _digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def _code(package: str) -> Path:
-    """The folder of a package, or the file of a module that is in none."""
+    """The folder of a package, or the file of a top-level module."""
     file = importlib.import_module(package).__file__
     assert file is not None
     return Path(file).parent if Path(file).stem == "__init__" else Path(file)
 
 
 def _arguments(net: nn.Module, cell: Cell, example: Tensor) -> dict[str, Any]:
-    """Of the experiment's network, from its settings, an input and an output."""
+    """Arguments of the experiment's network, derived from its settings, an input and an output."""
     dropout = float(cell.hyperparameters.get("dropout", 0.0))
     if cell.kind == "regression":
         return networks.arguments(cell.experiment, dropout, in_features=example.shape[1])
@@ -209,13 +212,13 @@ def _arguments(net: nn.Module, cell: Cell, example: Tensor) -> dict[str, Any]:
 
 
 def _method(name: str) -> str:
-    """What a served model builds it with: a name that the library knows, or "module:function"."""
+    """The method in the form that a served model needs: a name that the library knows, or "module:function"."""
     build = METHODS[name].build
     return name if build is None else registry.spelled(build)
 
 
 def _method_arguments(net: nn.Module, cell: Cell) -> dict[str, Any]:
-    """Of `mnvi.methods.build`; what a network is asked with may differ from the hyperparameters."""
+    """Arguments of `mnvi.methods.build`; the network's own values take precedence over the hyperparameters."""
     arguments = dict(cell.method_arguments)
     if isinstance(net, mnvi.MonteCarlo):
         arguments |= {"num_samples": net.num_samples, "chunk": net.chunk}

@@ -1,4 +1,4 @@
-"""A run as the stages see it: everything said to it is on disk when the call returns, and in MLflow soon after."""
+"""A run as the stages see it: every record is on disk when the call returns, and in MLflow soon after."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pipeline.tracking.spool import Spool
 COMMIT = "MNVI_COMMIT"
 _VALUE = 6000  # characters that MLflow keeps of a parameter
 _KEY = 250
-_FIRST_ANSWER = 10.0  # seconds given to the store for making the run
-_SOON = 5.0  # for those who are being stopped
+_FIRST_ANSWER = 10.0  # seconds to wait for the store to create the run
+_SOON = 5.0  # seconds to wait if the stage is being stopped
 _PROFILE = 65_000
 
 
@@ -33,7 +33,7 @@ class Named(Protocol):
 
 
 class Row(Protocol):
-    """What is taken of a cell."""
+    """The attributes of a cell that a run needs."""
 
     @property
     def experiment(self) -> Named: ...
@@ -42,7 +42,7 @@ class Row(Protocol):
 
 
 class Run:
-    """A run in MLflow, by way of its journal in ``state``."""
+    """A run in MLflow, fed from its journal in ``state``."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -51,25 +51,25 @@ class Run:
 
     @property
     def id(self) -> str | None:
-        """None as long as the store has never answered."""
+        """The run's id in MLflow; None until the store first answers."""
         return identity.read(self.state).id
 
     @property
     def instance(self) -> list[float | str | None]:
-        """Tells this run and its children from others of the same stage: earlier, later, or in another store.
+        """Distinguishes this run and its children from others of the same stage: earlier, later, or in another store.
 
-        The id is that of a new run when the store was emptied meanwhile, as soon as the store has answered.
+        If the store was emptied meanwhile, the id becomes that of a new run as soon as the store answers.
         """
         known = identity.read(self.state)
         return [known.instance, known.store, known.id]
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Settings, nested ones as `outer.inner`."""
+        """Records settings; nested ones become `outer.inner`."""
         flat = {_key(key): _value(value) for key, value in _flatten(values)}
         self._tell([{"kind": "params", "values": flat}])
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers of a step. One that was given before for this step stays as it is."""
+        """Records the numbers of a step. The first value recorded for a step stays."""
         now = int(time.time() * 1000)
         self._tell(
             {"kind": "metric", "key": _key(key), "value": float(value), "step": int(step), "time": now}
@@ -80,11 +80,11 @@ class Run:
         self._tell([{"kind": "tags", "values": {_key(key): _value(value) for key, value in values.items()}}])
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
-        """A file or folder. It is uploaded from where it is, so it has to stay there until the run ends."""
+        """Records a file or folder. It is uploaded later, so it must stay in place until the run ends."""
         self._tell([{"kind": "artifact", "path": str(Path(path).absolute()), "folder": folder}])
 
     def dataset(self, summary: Mapping[str, Any], context: str = "training") -> None:
-        """A data set that the run reads, by the `summary.json` that `prepare` wrote."""
+        """Records a data set that the run reads, as described by the `summary.json` of `prepare`."""
         profile = {key: value for key, value in summary.items() if key not in ("name", "digest", "source")}
         if len(json.dumps(profile, default=str)) > _PROFILE:
             profile = {key: value for key, value in profile.items() if isinstance(value, int | float | str)}
@@ -105,11 +105,11 @@ class Run:
         self._tell([{"kind": "status", "status": status, "time": int(time.time() * 1000)}])
 
     def flush(self, wait: float | None = None) -> bool:
-        """Waits until everything has arrived, or so many seconds (`MNVI_TRACKING_WAIT` unless given)."""
+        """Waits until MLflow has received all records, at most ``wait`` seconds (default: `MNVI_TRACKING_WAIT`)."""
         return self.sender.flush(sender.patience() if wait is None else wait)
 
     def close(self) -> None:
-        """Stops sending; what has not arrived stays in the journal."""
+        """Stops sending; unsent records stay in the journal."""
         self.sender.close()
 
     def tell(self, record: dict[str, Any]) -> None:
@@ -142,17 +142,17 @@ def run(
     """The MLflow run of a stage, or of a trial or seed in it.
 
     Args:
-        cell: whose experiment it belongs to; a plain name for stages that have no cell.
+        cell: the cell whose experiment the run belongs to; a plain name for stages without a cell.
         stage: name of the stage.
         child: name of the trial or seed.
         parent: the stage's own run.
         state: a folder that outlives the process, not shared with another run.
-        depends_on: what its numbers come from, as JSON knows it: digests of settings, code, data, weights. A run of
-            something else is not gone on in; children go with their stage and need not say.
+        depends_on: JSON values that the run's numbers depend on: digests of settings, code, data, weights. If they
+            change, the stage begins a new run. Children follow their stage and need not give this.
     """
     folder = Path(state)
     if parent is not None and parent.state.absolute() == folder.absolute():
-        raise ValueError(f"run: {folder} is the parent's; a child needs a folder of its own, e.g. {folder / 'child'}")
+        raise ValueError(f"run: {folder} is the parent's; a child needs its own folder, e.g. {folder / 'child'}")
     experiment, method = (cell, "") if isinstance(cell, str) else (cell.experiment.name, cell.method)
     name = " ".join(part for part in (stage, method, child) if part)
     wait = sender.patience()
@@ -163,14 +163,14 @@ def run(
         it.status("RUNNING")
         it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
         if it.sender.flush(min(wait, _FIRST_ANSWER), insist=False) and parent is None:
-            sender.send(folder)  # how those ended that made way for this run, which may take days
+            sender.send(folder)  # the ends of earlier runs in this folder: this run may take days
         with system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext():
             yield it
     except (KeyboardInterrupt, SystemExit):
         _end(it, "KILLED", min(wait, _SOON), insist=False)
         raise
-    except BaseException as error:  # told to the run, and raised again
-        with suppress(StudyError):  # a full disk, about which the error itself says more
+    except BaseException as error:  # recorded in the run, and raised again
+        with suppress(StudyError):  # a full disk: the error itself says more about it
             it.tag({delivery.ERROR: f"{type(error).__name__}: {sender.brief(error)}"})
             _end(it, "FAILED", min(wait, _SOON), insist=False)
         raise
@@ -179,7 +179,7 @@ def run(
 
 
 def resume(state: str | Path) -> Run:
-    """A run that another process has begun, for a worker to add to; use it as a context manager."""
+    """A run that another process began, for a worker to add records to; use it as a context manager."""
     folder = Path(state)
     store.ready(identity.read(folder).uri)
     return Run(folder)
@@ -190,18 +190,18 @@ def _end(it: Run, status: str, wait: float, insist: bool) -> None:
     arrived = it.sender.flush(wait, insist)
     it.close()
     if not insist:
-        return  # more is to come, and to look through all state once for each of a thousand trials takes minutes
+        return  # the stage's own end sends the rest; searching all state after each of a thousand trials takes minutes
     if arrived:
         sender.send(_root(it.state))
     else:
         console.say(
-            f"MLflow has not taken everything of {it.state} ({it.sender.trouble or 'it is slow'}); the next stage "
-            "sends the rest, or `python -m pipeline.tracking send`"
+            f"MLflow has not received all records of {it.state} ({it.sender.trouble or 'it is slow'}); the next stage "
+            "or `python -m pipeline.tracking send` sends the rest"
         )
 
 
 def _root(state: Path) -> Path:
-    """The folder of all state, `work`, if the state is in it."""
+    """The folder `work`, which contains all state, if this state is in it."""
     return next((folder for folder in state.parents if folder.name == "work"), state)
 
 
@@ -215,7 +215,7 @@ def _provenance() -> dict[str, str]:
 
 
 def source_commit() -> str:
-    """Of the code that runs; where it was brought without its repository, ``MNVI_COMMIT`` says."""
+    """The commit of the running code; code without its repository takes it from ``MNVI_COMMIT``."""
     return git.ask("rev-parse", "HEAD") or os.environ.get(COMMIT, "")
 
 

@@ -1,4 +1,4 @@
-"""Brings a journal to MLflow: in the background while a stage works, at its end, and later what was left over."""
+"""Sends a journal to MLflow: in the background while a stage works, at its end, and later any records left over."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 BATCH = 1000  # metrics in one request
-_PAUSE = 2.0  # seconds in which metrics gather before they are sent
-_LONGEST_PAUSE = 60.0  # between attempts while the server is away
+_PAUSE = 2.0  # seconds to collect metrics before sending them
+_LONGEST_PAUSE = 60.0  # seconds between attempts while the server is unreachable
 _LOCK_WAIT = 5.0
-_REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's words for 401 and 403
+_REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's names for 401 and 403
 
 
 class Courier:
-    """Delivers one journal, in order. Not a thread: the caller decides when, and sees what goes wrong."""
+    """Sends one journal, in order. It is no thread: the caller decides when to send, and sees any error."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Courier:
         self._forget()
 
     def deliver(self) -> None:
-        """Sends everything there is; raises whatever MLflow raises, and then nothing more is marked as sent."""
+        """Sends all records. Raises whatever MLflow raises, and then marks no further records as sent."""
         self.spool.sync()
         with self.spool.lock(_LOCK_WAIT):
             settled = identity.settle(self.folder, check=self.run_id is None)
@@ -60,7 +60,7 @@ class Courier:
             delivery.other(client, run_id, records[0])
             return
         fresh = {(r["key"], r["step"]): r for r in reversed(records) if (r["key"], r["step"]) not in self._seen}
-        doubtful, self._in_doubt = self._in_doubt, True  # until the answer is here
+        doubtful, self._in_doubt = self._in_doubt, True  # in doubt until the answer arrives
         found = delivery.metrics(client, run_id, list(reversed(fresh.values())), doubtful)
         self._in_doubt = doubtful and found
 
@@ -74,12 +74,12 @@ class Courier:
     def _forget(self) -> None:
         self._seen: set[tuple[str, int]] = set()
         self._position = 0
-        # A crash can fall between sending and marking: until a batch proves new, the store is asked what it has.
+        # A crash can fall between sending and marking, so we ask the store what it has until a batch proves new.
         self._in_doubt = True
 
 
 class Sender:
-    """A courier with a thread of its own, so that nobody waits for a server."""
+    """A courier in its own thread, so that no stage waits for a server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,15 +92,15 @@ class Sender:
         self.trouble: str | None = None
 
     def notify(self) -> None:
-        """Something was appended."""
+        """Starts the thread, if need be, after a record was appended."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=f"mlflow {self.folder.name}", daemon=True)
             self._thread.start()
 
     def flush(self, wait: float, insist: bool = True) -> bool:
-        """Waits, for so long at most, until the journal has arrived; says whether it has.
+        """Waits at most ``wait`` seconds until MLflow has received the journal; returns whether it has.
 
-        Who does not ``insist`` waits no longer than it takes to see that the server is away.
+        Without ``insist``, the wait also ends as soon as sending fails.
         """
         if self._thread is None:
             return True
@@ -137,42 +137,42 @@ class Sender:
         try:
             self._courier.deliver()
         except Timeout:
-            return True  # another process is at it
-        except Exception as error:  # the journal is safe, and no trouble of the server's may reach the training
+            return True  # another process is sending
+        except Exception as error:  # the journal is safe, and a failing server must not disturb the training
             if self.trouble is None:
-                console.say(f"MLflow does not take our metrics; they are kept in {self.folder} ({brief(error)})")
+                console.say(f"MLflow does not accept our metrics; they are kept in {self.folder} ({brief(error)})")
             self.trouble = brief(error)
             return False
         if self.trouble is not None:
-            console.say("MLflow is back; what was kept has been sent")
+            console.say("MLflow is back; the kept metrics have been sent")
             self.trouble = None
         return True
 
 
 def leftovers(root: Path) -> Iterator[Path]:
-    """State folders below ``root`` with something that has not arrived."""
+    """State folders below ``root`` with unsent records."""
     for path in sorted(root.rglob(identity.FILE)):
         if identity.pending(path.parent):
             yield path.parent
 
 
 def send(root: Path) -> list[str]:
-    """Sends what was left over; returns what stands in the way, a line for each folder that is left."""
+    """Sends all records left over; returns one line for each folder that could not be sent, with the reason."""
     complaints = []
     for folder in leftovers(root):
         try:
             Courier(folder).deliver()
         except Timeout:
             continue  # a running stage sends it
-        except Exception as error:  # one folder's trouble must not keep the others
+        except Exception as error:  # a failure in one folder must not hold up the others
             complaints.append(f"{folder}: {brief(error)}")
     return complaints
 
 
 def brief(error: BaseException) -> str:
-    """One line about an error, without passwords. What the network has to say is at the root of a long chain."""
+    """One line about an error, without passwords. A network error is at the root of a long chain of causes."""
     if getattr(error, "error_code", None) in _REFUSED:
-        return "the server refuses us: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to a user of it"
+        return "the server refuses access: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to a known user"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConnectionError | TimeoutError):
         cause = cause.__cause__ or cause.__context__
@@ -181,7 +181,7 @@ def brief(error: BaseException) -> str:
 
 
 def patience() -> float:
-    """Seconds that the end of a stage waits for the server."""
+    """How many seconds the end of a stage waits for the server."""
     text = os.environ.get("MNVI_TRACKING_WAIT", "60")
     try:
         seconds = float(text)
@@ -193,7 +193,7 @@ def patience() -> float:
 
 
 def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Neighbouring metrics together, everything else by itself."""
+    """Groups of records to send together: consecutive metrics share a group, any other record has its own."""
     group: list[Entry] = []
     for entry in entries:
         metric = entry.record["kind"] == "metric"

@@ -1,4 +1,4 @@
-"""The script that a logged model runs: it needs the settings and weights beside it, and nothing of the study."""
+"""The script that a logged model runs: it needs the settings and weights beside it, but no code of the study."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import mnvi
 
 Prediction = dict[str, npt.NDArray[Any]]
 _BATCH = 256
-_SEED = 0  # the same question gets the same answer, also from methods that sample
+_SEED = 0  # the same input gets the same answer, even from methods that sample
 
 
 class Served(PythonModel):
-    """Answers with a prediction and how certain it is."""
+    """Answers with a prediction and its uncertainty."""
 
     def load_context(self, context: PythonModelContext) -> None:
         self.settings = json.loads(Path(context.artifacts["settings"]).read_text(encoding="utf-8"))
@@ -32,7 +32,7 @@ class Served(PythonModel):
         self.net.load_state_dict(torch.load(context.artifacts["weights"], map_location="cpu", weights_only=True))
         self.net.eval()
 
-    # A data frame is taken as well, but MLflow only knows what to do with the one type or the other.
+    # The input may also be a data frame, but MLflow understands a single type in the signature only.
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> Prediction:
@@ -68,7 +68,7 @@ def _function(reference: str) -> Callable[..., Any]:
 
 
 def _check(x: Tensor) -> None:
-    """A value that is missing or no number would make its row's answer one, or end in words about distributions."""
+    """Rejects missing and non-finite values: they would give NaN answers, or an obscure error from a distribution."""
     rows = (~x.flatten(1).isfinite()).any(1).nonzero().flatten().tolist()
     if rows:
         named = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
@@ -78,7 +78,7 @@ def _check(x: Tensor) -> None:
 
 
 def _standardised(x: Tensor, inputs: dict[str, Any] | None) -> Tensor:
-    """Features or channels, the second dimension, with the training data's mean and deviation."""
+    """Standardises features or channels (dimension 1) with the training data's mean and standard deviation."""
     if inputs is None:
         return x
     shape = (-1,) + (1,) * (x.dim() - 2)
@@ -105,7 +105,7 @@ def _classification(out: Any) -> dict[str, Tensor]:
 def _regression(out: Any, targets: dict[str, float] | None) -> dict[str, Tensor]:
     mean_of, scale = (targets["mean"], targets["std"]) if targets else (0.0, 1.0)
     predictive = mnvi.GaussianLikelihood().predictive(out)
-    spread = getattr(out, "var", None)  # of the mean head; a plain tensor knows no doubt
+    spread = getattr(out, "var", None)  # variance of the mean head; a plain tensor has none
     epistemic = torch.zeros_like(predictive.mean) if not isinstance(spread, Tensor) else spread[..., 0]
     aleatoric = (predictive.variance - epistemic).clamp_min(0)
     return {

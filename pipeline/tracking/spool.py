@@ -1,4 +1,4 @@
-"""What is to be told to MLflow, on disk first: a journal that only grows, and how much of it has arrived."""
+"""Records for MLflow, kept on disk first: a journal that only grows, and how much of it MLflow has received."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCK = "mlflow-send.lock"
 
 @dataclass(frozen=True)
 class Entry:
-    """A record of the journal and where it ends."""
+    """A record of the journal, and the position of its end in the file."""
 
     record: dict[str, Any]
     end: int
@@ -31,8 +31,8 @@ class Entry:
 class Spool:
     """The journal of one run.
 
-    Whoever appends needs no lock: one write, in append mode, of whole lines. Whoever sends holds :meth:`lock`, so that
-    a driver and its worker can both have the same run open.
+    Appending needs no lock: it is one write of whole lines in append mode. Sending needs :meth:`lock`, so that a driver
+    and its worker can both have the same run open.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,13 +59,13 @@ class Spool:
             ) from error
 
     def sync(self) -> None:
-        """Appended lines outlive the process at once, but a power failure only after this."""
+        """Makes appended lines survive a power failure; they survive the end of the process without this."""
         if self.path.exists():
             with open(self.path, "rb") as file:
                 os.fsync(file.fileno())
 
     def read(self, start: int, stop: int | None = None) -> list[Entry]:
-        """Whole records between two positions; a line cut off by a crash is passed over."""
+        """Whole records between two positions; skips a line that a crash cut off."""
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
@@ -82,7 +82,7 @@ class Spool:
         return entries
 
     def sent(self, run_id: str) -> int:
-        """How far the journal has arrived at this run; another run has got nothing of it yet."""
+        """The position up to which this run has received the journal; 0 for any other run."""
         path = self.folder / _CURSOR
         cursor = read_json(path, "a stage") if path.exists() else {}
         return int(cursor["offset"]) if cursor.get("run") == run_id else 0
@@ -94,7 +94,7 @@ class Spool:
         return FileLock(self.folder / _LOCK, timeout=timeout)
 
     def move(self, folder: Path) -> None:
-        """Takes the journal and how much of it has arrived to another folder."""
+        """Moves the journal, and the record of how much was sent, to another folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in (JOURNAL, _CURSOR):
             if (self.folder / name).exists():

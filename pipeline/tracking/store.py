@@ -1,4 +1,4 @@
-"""Where runs are kept: the address of the MLflow store, its first use, and a client of it."""
+"""The MLflow store that keeps the runs: its address, its preparation, and a client for it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 EMBEDDED = "sqlite:///mlflow.db"
 _SQLITE = "sqlite:///"
-# MLflow's own answer to a silent server is minutes of retries; here the spool does the waiting. Its telemetry would
-# call a host that nobody named, and its bars disturb ours.
+# MLflow retries a silent server for minutes; here the spool does the waiting. Its telemetry would call a host that
+# nobody named, and its progress bars would disturb ours.
 _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -33,11 +33,11 @@ _DEFAULTS = {
 
 
 def address() -> str:
-    """``MLFLOW_TRACKING_URI``, or SQLite in the working folder; a path in it is made absolute for the workers."""
+    """``MLFLOW_TRACKING_URI``, or SQLite in the working folder; with an absolute path, for the workers."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or EMBEDDED
     if ("://" not in uri and uri != "databricks") or uri.startswith("file:"):
         raise StudyError(
-            f"MLFLOW_TRACKING_URI={masked(uri)!r}: a folder cannot hold runs any more; give a server "
+            f"MLFLOW_TRACKING_URI={masked(uri)!r}: MLflow no longer keeps runs in a folder; name a server "
             f"(http://host:port) or a database ({EMBEDDED}), or unset it"
         )
     database = database_file(uri)
@@ -49,7 +49,7 @@ def database_file(uri: str) -> Path | None:
 
 
 def client(uri: str) -> MlflowClient:
-    """Opening a new SQLite store creates its tables, which only one process at a time may do."""
+    """A client for the store. Opening a new SQLite store creates its tables, so one process at a time does it."""
     database = database_file(uri)
     if database is None:
         return _client(uri)
@@ -57,7 +57,7 @@ def client(uri: str) -> MlflowClient:
         database.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{database}.lock"):
             return _client(uri)
-    except Exception as error:  # whatever SQLAlchemy, SQLite, Alembic or the file system have against it
+    except Exception as error:  # any error of SQLAlchemy, SQLite, Alembic or the file system
         raise StudyError(
             f"{database}: MLflow's database cannot be opened ({masked(str(error)).splitlines()[0]}); make it writable, "
             "move it away to begin a new one, or set MLFLOW_TRACKING_URI"
@@ -68,7 +68,7 @@ def client(uri: str) -> MlflowClient:
 def _client(uri: str) -> MlflowClient:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # with the password in it
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the URL contains the password
     with quiet_import():
         from mlflow import MlflowClient
 
@@ -79,25 +79,25 @@ def _client(uri: str) -> MlflowClient:
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Parts of MLflow warn of their own code when they are first loaded."""
+    """Silences the warnings that parts of MLflow raise about their own code on import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def prepare() -> None:
-    """Makes the embedded store ready, so that the processes started afterwards find it complete."""
+    """Prepares the embedded store, so that processes started afterwards find it complete."""
     ready(address())
 
 
 def ready(uri: str) -> None:
-    """Loads MLflow and opens an embedded store, here rather than in a thread; a server is left to the sender."""
+    """Loads MLflow and opens an embedded store, here rather than in a thread; only the sender contacts a server."""
     if database_file(uri) is not None or uri.startswith("http"):
         client(uri)
 
 
 def artifact_folder(uri: str, experiment: str) -> str | None:
-    """Beside the database; a server has a place of its own."""
+    """The folder for artifacts, beside the database; None for a server, which chooses its own."""
     database = database_file(uri)
     if database is None:
         return None

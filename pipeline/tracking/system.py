@@ -1,4 +1,4 @@
-"""What the machine does meanwhile: processor, memory, disk, network and GPU, as metrics of a run."""
+"""Records the machine's load as metrics of a run: processor, memory, disk, network and GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY = 10.0  # seconds
 
 @contextmanager
 def measuring(run: Run, started: float) -> Iterator[None]:
-    """Measures in the background. Through the journal, not by MLflow's own thread, which gives up with the server."""
+    """Measures in the background, into the journal; MLflow's own thread gives up when the server fails."""
     stop = threading.Event()
     thread = threading.Thread(target=_measure, args=(run, started, stop), name="system metrics", daemon=True)
     thread.start()
@@ -38,9 +38,9 @@ def _measure(run: Run, started: float, stop: threading.Event) -> None:
             monitor.collect_metrics()
             values |= monitor.aggregate_metrics()
             monitor.clear_metrics()
-        # The step is the time since the run began, so that a restart goes on where it is.
+        # The step is the time since the run began, so that a restart continues at the right step.
         step = int((time.time() - started) / EVERY)
-        with suppress(StudyError):  # a full disk: the training itself says so, or finds room again
+        with suppress(StudyError):  # a full disk: the training itself reports it, or finds space again
             run.metrics({f"system/{key}": value for key, value in values.items()}, step)
         if stop.wait(EVERY):
             return
@@ -55,6 +55,6 @@ def _monitors() -> list[Any]:
     if importlib.util.find_spec("pynvml") is not None:
         from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
 
-        with suppress(RuntimeError):  # the library is there, a GPU is not
+        with suppress(RuntimeError):  # the library is installed, but there is no GPU
             monitors.append(GPUMonitor())
     return monitors

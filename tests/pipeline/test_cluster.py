@@ -112,7 +112,7 @@ def test_ray_that_does_not_come_up_at_once_is_started_again_without_what_it_left
     with cluster.connected():
         assert ray.is_initialized()
         assert left[0].wait(PATIENCE) == -signal.SIGKILL
-    assert "Ray did not start (The current node timed out during startup.); once more" in capfd.readouterr().err
+    assert "Ray did not start (The current node timed out during startup.); trying again" in capfd.readouterr().err
 
 
 def nodes(*addresses: str, alive: bool = True) -> list[dict[str, object]]:

@@ -96,7 +96,7 @@ def test_yaml_is_read_as_it_was_written(tmp_path: Path, value: object) -> None:
     "text", ["{a: 1, b: 2, a: 3}", "a:\n  b: 1\n  b: 2\n", "x: &x {a: 1}\ny: {<<: *x, a: 2, a: 3}"]
 )
 def test_a_key_that_stands_twice_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match=r"the key '[ab]' stands twice in one section\s+in .*, line \d"):
+    with pytest.raises(ValueError, match=r"the key '[ab]' occurs twice in one section\s+in .*, line \d"):
         files.parse_yaml(text)
 
 

@@ -89,7 +89,7 @@ def test_an_error_that_ends_a_stage_is_shown_without_the_password(capsys: pytest
 
 def test_storage_with_a_key_in_its_address_is_refused() -> None:
     with pytest.raises(
-        StudyError, match=r"MNVI_STORAGE=s3://\*\*\*@bucket/study: has a key in it; set AWS_ACCESS_KEY_ID"
+        StudyError, match=r"MNVI_STORAGE=s3://\*\*\*@bucket/study: contains a key; set AWS_ACCESS_KEY_ID"
     ):
         storage.at(f"s3://AKIA:{SECRET}@bucket/study")
 

@@ -311,7 +311,7 @@ def test_a_name_that_is_taken_is_refused(outside: Path) -> None:
     (outside / "study.py").write_text(ENTRIES.replace('Method("noisy"', 'Method("mnvi"'))
     make_cell()
     with_plugin()
-    message = r"outside\.study: 'mnvi' is already a method of the study itself; choose another name"
+    message = r"outside\.study: 'mnvi' is already a method of the study itself; choose a different name"
     with pytest.raises(StudyError, match=message):
         params.load()
 

@@ -90,7 +90,7 @@ def test_adopted_state_is_gone_on_from_though_it_was_made_for_something_else(cap
     assert command("state", "adopt", "tiny-mnvi", f"train/{name}")[0] == 0
     folder = progress(one, data="b")
     assert (folder / "chunk").read_text() == "first"
-    assert "goes on from state that was adopted, although these differ: data" in capfd.readouterr().err
+    assert "continues from adopted state, although these differ: data" in capfd.readouterr().err
     assert json.loads((folder / "made-for.json").read_text())["adopted"] == [["data"]]
     assert (progress(one, data="b") / "chunk").read_text() == "first", "it is the state of these settings by now"
     (replaced,) = names(one)

@@ -78,21 +78,21 @@ MISTAKES = {
     f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),
     f"{LENET}/patience": (0, "experiments.lenet-mnist.patience: 0 is not a whole number of at least 1"),
     f"{LENET}/methods/mvni": ({}, "experiments.lenet-mnist.methods.mvni: 'mvni' is not a method"),
-    f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; take ddvi"),
+    f"{LENET}/methods/dvi": ({}, "full covariances need the network mlp, not lenet; use ddvi"),
     f"{LENET}/methods/mc_dropout/hyperparameters/dropout": (1.0, "above 0 and below 1"),
     f"{LENET}/methods/mc_dropout/grid/dropout": ([0.0], "grid.dropout[0]: 0.0 is not a number above 0 and below 1;"),
     f"{LENET}/hyperparameters": ({}, "mc_dropout.hyperparameters.dropout: is missing, but"),
     "recipes/uci/hyperparameters": ({}, "boston.methods.mc_dropout.hyperparameters.dropout: is missing, but"),
     "recipes/cifar/epochs": (0, "recipes.cifar.epochs: 0 is not a whole number of at least 1"),
     "recipes/cifar/epoch": (1, "recipes.cifar.epoch: 'epoch' is not a key of this section"),
-    "recipes/boston": ({}, "recipes.boston: there is an experiments.boston as well; rename one of the two"),
+    "recipes/boston": ({}, "recipes.boston: experiments.boston has the same name; rename one of the two"),
     "experiments/yacht/hyperparameters/prior_varianc": (1.0, "yacht.hyperparameters.prior_varianc: 'prior_varianc' is"),
     "experiments/yacht/hyperparameters/prior_variance": ("1", "yacht.hyperparameters.prior_variance: '1' is not a n"),
     "experiments/yacht/kappa": ({0: 1.0, 7: -1}, "experiments.yacht.kappa.7: -1 is not a number of at least 0;"),
     "plugins": (["no_such_package.study"], "plugins[0]: 'no_such_package.study' cannot be imported (No module named"),
     f"{LENET}/methods/mnvi/hyperparameters": ({}, "methods.mnvi.hyperparameters.kappa_over_n: is missing, but mnvi"),
     f"{LENET}/methods/mfvi": ({}, "methods.mfvi.hyperparameters.kappa_over_n: is missing, but mfvi needs it; add e.g."),
-    f"{LENET}/normalisation": ("cifar10", "'cifar10' is for 3 channels, but the images of datasets.mnist have 1; take"),
+    f"{LENET}/normalisation": ("cifar10", "'cifar10' is for 3 channels, but the images of datasets.mnist have 1; use"),
     "experiments/resnet18-imagenet/normalisation": ("mnist", "'mnist' is for 1 channels, but the images of datasets."),
     "experiments/allcnn-cifar10/network": ("lenet", "'lenet' is for images of 28 x 28 pixels, but those of datasets."),
     f"{LENET}/methods/deterministic/hyperparameters": ({"dropout": 0.1}, "'dropout' is not a key of this section"),
@@ -102,13 +102,13 @@ MISTAKES = {
     "study/results": ("/tmp/results", "study.results: '/tmp/results' is not a folder inside the project"),
     "study/preset": ("papr", "did you mean paper?"),
     "study/data": (["boston"], "study.data: lacks 'yacht', which study.cells.yacht-mnvi needs"),
-    "study/cells": ({}, "study.cells: {} holds nothing to run"),
+    "study/cells": ({}, "study.cells: {} has nothing to run"),
     "study/cells/boston-mnvi/data": ("yacht", "study.cells.boston-mnvi.data: 'yacht' is not the data of"),
     "study/cells/boston-mnvi/method": ("mnvj", "study.cells.boston-mnvi.method: 'mnvj' is not a method of"),
     "study/cells/boston-mnvi/experiment": ("bostn", "study.cells.boston-mnvi.experiment: 'bostn' is not in"),
     "study/cells/boston.mnvi": ({}, "is not a name of letters, digits, - and _"),
     "study/search": (["boston-ensemble"], "'boston-ensemble' has no experiments.boston.methods.ensemble.grid"),
-    "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but is needed"),
+    "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but the stages or"),
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
     "resources/precision": ("half", "resources.precision: 'half' is not one of those known"),
     "resources/compile": ("yes", "resources.compile: 'yes' is not true, false or auto"),
@@ -128,10 +128,10 @@ MISTAKES = {
         {"kind": "table", "file": "wine.csv", "target": -1, "splits": "kfold", "folds": 10},
         "datasets.wine.target: -1 is not the name of a column, or its number counted from 0; write one of the two",
     ),
-    "datasets/mnits": ({"kind": "images"}, "datasets.mnits: 'mnits' is not an image set that is known by name"),
+    "datasets/mnits": ({"kind": "images"}, "datasets.mnits: 'mnits' is not a known image set"),
     "datasets/mnist/validation": (
         None,
-        "datasets.mnist.validation: is missing, but study.search has 'lenet-mnist-mnvi', which is judged by images",
+        "datasets.mnist.validation: is missing, but study.search has 'lenet-mnist-mnvi', whose trials need images",
     ),
     "datasets/mnist/kind": ("image", "did you mean images?"),
     "datasets/yacht/sha256": ("abc", "is not 64 hexadecimal digits"),
@@ -152,19 +152,19 @@ IMPOSSIBLE = [
         f"{LENET}/augmentation",
         "cifar-release",
         "experiments.lenet-mnist.augmentation: 'cifar-release' is for 3 channels, but the images of datasets.mnist "
-        "have 1; take none or cifar-paper",
+        "have 1; use none or cifar-paper",
     ),
     (
         f"{LENET}/augmentation",
         "imagenet-release",
         "experiments.lenet-mnist.augmentation: 'imagenet-release' crops 224 x 224 pixels, but the images of "
-        "datasets.mnist have 28 x 28; take none or cifar-paper",
+        "datasets.mnist have 28 x 28; use none or cifar-paper",
     ),
     (
         "experiments/allcnn-cifar10/augmentation",
         "imagenet-paper",
         "experiments.allcnn-cifar10.augmentation: 'imagenet-paper' crops 224 x 224 pixels, but the images of "
-        "datasets.cifar10 have 32 x 32; take none or cifar-paper or cifar-release",
+        "datasets.cifar10 have 32 x 32; use none or cifar-paper or cifar-release",
     ),
     (
         "datasets/imagenette/size",
@@ -175,13 +175,13 @@ IMPOSSIBLE = [
     (
         f"{LENET}/data",
         "notmnist",
-        "experiments.lenet-mnist.data: 'notmnist' has no training images; name another one, or add "
+        "experiments.lenet-mnist.data: 'notmnist' has no training images; name a different one, or add "
         "datasets.notmnist.train if it is a folder",
     ),
     (
         "datasets/mnist/validation",
         60_000,
-        "datasets.mnist.validation: 60000 is not fewer than the 60000 training images, and none would be left to train "
+        "datasets.mnist.validation: 60000 is not fewer than the 60000 training images, so none would be left to train "
         "on; write e.g. 5000",
     ),
     (
@@ -224,7 +224,9 @@ FOLDERS = {
     "folder", [*sorted(FOLDERS - {"recorded"}), "data", "work", "mlruns", "data/mine", "a/.b", ".x"]
 )
 def test_results_do_not_go_where_something_else_is(folder):
-    message = f"study.results: '{folder}' is not a folder of results alone; write another one, such as results/mine"
+    message = (
+        f"study.results: '{folder}' is not a folder of results alone; choose a different one, such as results/mine"
+    )
     with pytest.raises(StudyError, match=re.escape(message)):
         reading.read(changed("study/results", folder))
 
@@ -246,7 +248,7 @@ def test_a_misspelt_hyperparameter_is_named_with_its_whole_path():
 def test_every_key_of_the_study_is_required(key):
     raw = copy.deepcopy(RAW)
     del raw["study"][key]
-    with pytest.raises(StudyError, match=rf"study\.{key}: is missing, but is needed"):
+    with pytest.raises(StudyError, match=rf"study\.{key}: is missing, but the stages or dvc\.yaml need it"):
         reading.read(raw)
 
 
@@ -349,7 +351,7 @@ def test_a_study_names_experiments_and_methods():
     [
         ({"experiments": ["wien"]}, r"study\.experiments\[0\]: 'wien' is not in experiments .*; did you mean wine\?$"),
         ({"experiments": "wine"}, r"study\.experiments: 'wine' is not a list; write \[boston, yacht\]$"),
-        ({"experiments": [{"wine": ["mnvi"], "yacht": ["mnvi"]}]}, r"names several experiments; write one a line$"),
+        ({"experiments": [{"wine": ["mnvi"], "yacht": ["mnvi"]}]}, r"names several experiments; write one per line$"),
         ({"methods": ["mvni"]}, r"study\.experiments\[0\]\.wine: 'mvni' is not a method of .*; did you mean mnvi\?$"),
         ({"method": ["mnvi"]}, r"study\.method: 'method' is not a key of this section .*; did you mean methods\?$"),
     ],

@@ -96,7 +96,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(capsys: pytest.Capture
 
 def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.0)
-    with pytest.raises(StudyError, match=r"has not answered for 0 s .*job may still run"):
+    with pytest.raises(StudyError, match=r"has not answered for 0 s .*job may still be running"):
         follow.to_the_end(Server(aiohttp.ServerDisconnectedError()), ADDRESS, "job")  # type: ignore[arg-type]
 
 
@@ -136,7 +136,7 @@ def test_the_patience_with_a_server_begins_with_its_last_word(
 
 @pytest.mark.parametrize("error", [AuthenticationError("no"), handshake(401)], ids=lambda error: type(error).__name__)
 def test_a_token_that_is_not_taken_any_more_is_said_at_once(error: Exception) -> None:
-    with pytest.raises(StudyError, match="does not let us in; set RAY_AUTH_TOKEN"):
+    with pytest.raises(StudyError, match="refuses access; set RAY_AUTH_TOKEN"):
         follow.to_the_end(Server(error), ADDRESS, "job")  # type: ignore[arg-type]
 
 
@@ -175,9 +175,9 @@ def test_a_ctrl_c_that_comes_right_before_the_wait_for_an_answer_is_seen(monkeyp
     ("keys", "said"),
     [
         ("s\n", "job: stopped"),
-        ("d\n", "job goes on without us; the same command attaches to it again"),
-        ("\n", "job goes on without us; the same command attaches to it again"),
-        ("\x03", "job goes on without us; the same command attaches to it again"),
+        ("d\n", "job continues without us; run the same command to attach to it again"),
+        ("\n", "job continues without us; run the same command to attach to it again"),
+        ("\x03", "job continues without us; run the same command to attach to it again"),
     ],
     ids=["stop", "detach", "no word", "Ctrl-C again"],
 )
@@ -194,9 +194,9 @@ def test_ctrl_c_at_a_terminal_asks_what_to_do(keys: str, said: str) -> None:
     try:
         assert "at work" in read_until(ours, "at work")
         os.write(ours, b"\x03")
-        assert "job: [s]top it, or [d]etach" in read_until(ours, "let it go on? ")
+        assert "job: [s]top it, or [d]etach" in read_until(ours, "let it continue? ")
         os.write(ours, keys.encode())
-        shown = read_until(ours, "the same command goes on from here")
+        shown = read_until(ours, "run the same command to continue")
         assert process.wait(PATIENCE) == 130
     finally:
         process.kill()

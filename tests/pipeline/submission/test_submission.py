@@ -136,7 +136,7 @@ def test_a_cluster_with_other_versions_is_refused(study: Path, monkeypatch: pyte
 def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Exception) -> None:
     client = Mock(list_jobs=Mock(return_value=[]), submit_job=Mock(side_effect=error))
     cell = make_cell()
-    with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not take lenet-train-0-1 \(status"):
+    with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not accept lenet-train-0-1 \(status"):
         _start(client, cell, "train", study, "0", package, {})
 
 

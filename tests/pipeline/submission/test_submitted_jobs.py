@@ -109,12 +109,12 @@ def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nod
     first.send_signal(signal.SIGINT)
     said = first.communicate(timeout=PATIENCE)[1]
     assert first.returncode == 130
-    assert "goes on without us; the same command attaches to it again" in said
+    assert "continues without us; run the same command to attach to it again" in said
     command = said.partition("`RAY_AUTH_MODE=token ray job stop ")[2].partition("`")[0].split()
     name = command[-1]
 
     second = remotely.start("train")
-    line_with(f"{name} is running on {nodes.http} already", second)
+    line_with(f"{name} is already running on {nodes.http}", second)
 
     other = make_cell(experiment={**endless, "epochs": 4000}, limits={"seeds": None})
     assert other.fingerprint("train") != cell.fingerprint("train")
@@ -123,7 +123,7 @@ def test_ctrl_c_detaches_the_same_command_attaches_and_a_stopped_job_goes_on(nod
 
     stop_job(nodes, *command)
     said = rest_of(second, status=1)
-    assert f"{name} was stopped; the same command goes on from its last checkpoints" in said
+    assert f"{name} was stopped; run the same command to continue from its last checkpoints" in said
 
     reached = checkpoints()
     make_cell(experiment=endless, limits={"seeds": None})
@@ -167,5 +167,5 @@ def test_a_cluster_with_another_token_is_named(nodes: Nodes, study: Path) -> Non
     write_best(make_cell())
     status, said = Remotely(nodes, study, RAY_AUTH_TOKEN="0" * 64).run("train")
     assert status == 1
-    assert f"RAY_ADDRESS={nodes.http}: the cluster does not let us in; set RAY_AUTH_TOKEN" in said
+    assert f"RAY_ADDRESS={nodes.http}: the cluster refuses access; set RAY_AUTH_TOKEN" in said
     assert "0" * 64 not in said

@@ -190,7 +190,7 @@ def test_a_stage_that_is_run_by_hand_with_other_weights_gets_a_new_run() -> None
 
 def test_a_childs_folder_cannot_be_its_parents() -> None:
     with (
-        pytest.raises(ValueError, match="a folder of its own"),
+        pytest.raises(ValueError, match="a child needs its own folder"),
         tracking.run(Cell(), "tune", state=STATE) as run,
         tracking.run(Cell(), "tune", child="0", parent=run, state=STATE),
     ):
@@ -275,7 +275,7 @@ def test_another_store_gets_the_whole_history(
     with tracking.run(Cell(), "tune", state=STATE) as run:
         run.metrics({"loss": 0.5}, step=1)
     assert history(run.id, "loss") == [(0, 1.0), (1, 0.5)]
-    assert "a new one is made in sqlite" in capsys.readouterr().err
+    assert "beginning a new one in sqlite" in capsys.readouterr().err
 
 
 def test_a_worker_adds_to_the_drivers_run() -> None:

@@ -58,7 +58,7 @@ def test_a_server_with_a_password(
     (complaint,) = tracking.send(Path("work"))
     said = capfd.readouterr().err
     for words in (said, complaint):
-        assert "the server refuses us: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in words
+        assert "the server refuses access: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in words
     assert "they are kept in work/results/tune/wrong" in said
 
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", RIGHT)

@@ -184,7 +184,7 @@ def test_the_command_sends_what_was_left_over(folder: Path) -> None:
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "nothing left to send of 1 runs\n"
+    assert done.stderr == "all records of 1 runs are sent\n"
     assert history(run.id, "loss") == [(0, 1.0), (1, 0.5)]
 
 
