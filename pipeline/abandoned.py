@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 
 from pipeline import storage
+from pipeline.background import repeating
 from pipeline.tracking.identity import JOB
 
 EVERY = 10.0  # seconds between two checks
@@ -46,20 +46,12 @@ def removed() -> Iterator[None]:
     """Removes abandoned groups every few seconds while the block runs."""
     from ray.exceptions import RayError
 
-    stop = threading.Event()
-
     def look() -> None:
-        while not stop.wait(EVERY):
-            with suppress(RayError, RuntimeError):  # the cluster does not answer; the stage itself reports that
-                remove()
+        with suppress(RayError, RuntimeError):  # the cluster does not answer; the stage itself reports that
+            remove()
 
-    thread = threading.Thread(target=look, name="abandoned placement groups", daemon=True)
-    thread.start()
-    try:
+    with repeating(look, EVERY, "abandoned placement groups", patience=_STOPPING):
         yield
-    finally:
-        stop.set()
-        thread.join(_STOPPING)
 
 
 def remove() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -201,3 +201,13 @@ def dense_moments(function: Callable, mean: float, var: float, kinks: tuple[floa
     step = function(torch.from_numpy(z)).numpy() - centre
     shift = float((mass * step).sum())
     return float(centre[0]) + shift, float((mass * np.square(step - shift)).sum())
+
+
+def memory_layouts(mean: Tensor, var: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Images [batch, channels, height, width] in the layouts that kernels tell apart, by name."""
+    yield "contiguous", mean, var
+    yield "channels last", *(t.contiguous(memory_format=torch.channels_last) for t in (mean, var))
+    yield "mixed", mean.contiguous(memory_format=torch.channels_last), var
+    yield "transposed", mean.transpose(1, 2), var.transpose(1, 2)
+    yield "with gaps", mean[..., ::2], var[..., ::2]
+    yield "a part of a larger one", mean[1:], var[1:]

@@ -80,11 +80,7 @@ def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -
     values["inference_ms"] = [seed["milliseconds"] for seed in found]
     values["parameters"] = [seed["parameters"] for seed in found]
     return {
-        "kind": cell.kind,
-        "data": cell.experiment.data,
-        "experiment": cell.experiment.name,
-        "method": cell.method,
-        "network": cell.experiment.network,
+        **cell.identity,
         "complete": training["complete"] and cell.study.classification.test_examples is None,
         "runs": len(found),
         "folds": None,

@@ -50,6 +50,13 @@ class Cell:
     plugins: tuple[str, ...] = ()  # modules of other packages that add entries to the registries
 
     @property
+    def identity(self) -> dict[str, str]:
+        """What tells it from other cells in a table."""
+        recipe = self.experiment
+        known = {"data": recipe.data, "experiment": recipe.name, "method": self.method, "network": recipe.network}
+        return {"kind": self.kind, **known}
+
+    @property
     def limits(self) -> Limits:
         return self.study.limits(self.kind)
 

@@ -40,6 +40,7 @@ ENTRIES = {
 }
 AROUND = (
     "pipeline.abandoned",
+    "pipeline.background",
     "pipeline.blobs",
     "pipeline.cluster",
     "pipeline.console",

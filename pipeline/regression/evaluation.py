@@ -97,11 +97,7 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows
     standard = cell.dataset.splits == "standard"
     summarise = over_splits if standard else summary
     return {
-        "kind": cell.kind,
-        "data": cell.experiment.data,
-        "experiment": cell.experiment.name,
-        "method": cell.method,
-        "network": cell.experiment.network,
+        **cell.identity,
         "complete": training["complete"],
         "runs": len(_whole(per_fold["log_likelihood"])),
         "folds": training["folds"],

@@ -10,13 +10,13 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from pipeline import blobs, files, storage
+from pipeline.background import repeating
 from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.params import Cell
@@ -129,19 +129,11 @@ def _copied(folder: Path, copy: Anywhere) -> Iterator[None]:
     for name in storage.names(copy):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         storage.fetch(copy / str(name), folder / name)
-    stop, copier = threading.Event(), _Copier(folder, copy)
-
-    def work() -> None:
-        while not stop.wait(EVERY):
-            copier.copy()
-
-    thread = threading.Thread(target=work, name="copies state to storage", daemon=True)
-    thread.start()
+    copier = _Copier(folder, copy)
     try:
-        yield
+        with repeating(copier.copy, EVERY, "copies state to storage"):
+            yield
     finally:
-        stop.set()
-        thread.join()
         copier.copy()
 
 

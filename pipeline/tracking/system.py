@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from pipeline.background import repeating
 from pipeline.errors import StudyError
 
 if TYPE_CHECKING:
@@ -20,19 +20,9 @@ EVERY = 10.0  # seconds
 @contextmanager
 def measuring(run: Run, started: float) -> Iterator[None]:
     """Measures in the background, into the journal; MLflow's own thread gives up when the server fails."""
-    stop = threading.Event()
-    thread = threading.Thread(target=_measure, args=(run, started, stop), name="system metrics", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _measure(run: Run, started: float, stop: threading.Event) -> None:
     monitors = _monitors()
-    while True:
+
+    def measure() -> None:
         values: dict[str, float] = {}
         for monitor in monitors:
             monitor.collect_metrics()
@@ -42,8 +32,10 @@ def _measure(run: Run, started: float, stop: threading.Event) -> None:
         step = int((time.time() - started) / EVERY)
         with suppress(StudyError):  # a full disk: the training itself reports it, or finds space again
             run.metrics({f"system/{key}": value for key, value in values.items()}, step)
-        if stop.wait(EVERY):
-            return
+
+    measure()
+    with repeating(measure, EVERY, "system metrics"):
+        yield
 
 
 def _monitors() -> list[Any]:

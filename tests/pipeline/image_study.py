@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from tiny_study import RESOURCES
 
 import mnvi
 from pipeline import files, params
@@ -72,15 +73,6 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
         "regression": {"runs": None, "folds": None, "epochs": None, "search_epochs": None},
         "classification": {**dict.fromkeys(LIMITS), "seeds": 2, **changes.get("limits", {})},
     }
-    resources = {
-        "workers": 1,
-        "gpu": False,
-        "cpus_per_worker": 1,
-        "precision": "float32",
-        "compile": False,
-        "accumulate": 1,
-        "allow_fewer_workers": False,
-    }
     settings = {
         "study": {
             "name": "tests",
@@ -95,7 +87,7 @@ def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None,
             "limits": limits,
             **changes.get("study", {}),
         },
-        "resources": {**resources, **changes.get("resources", {})},
+        "resources": {**RESOURCES, **changes.get("resources", {})},
         "datasets": {
             **{name: {"kind": "images", "validation": 8} for name in ("mnist", "fashion_mnist")},
             **changes.get("datasets", {}),

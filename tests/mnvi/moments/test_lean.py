@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conformance import memory_layouts
 
 from mnvi.moments import lean as module
 from mnvi.moments.activations.hardswish import hardswish
@@ -19,12 +20,7 @@ def layouts():
     """Name, mean and variance of tensors large enough for blocks, or just not fit for them."""
     size = (3, 16, 57, LARGE // (3 * 16 * 57) + 1)  # not divisible by a block
     mean, var = torch.randn(size), torch.rand(size)
-    yield "contiguous", mean, var
-    yield "channels last", *(t.contiguous(memory_format=torch.channels_last) for t in (mean, var))
-    yield "mixed", mean.contiguous(memory_format=torch.channels_last), var
-    yield "transposed", mean.transpose(1, 2), var.transpose(1, 2)
-    yield "with gaps", mean[..., ::2], var[..., ::2]
-    yield "a part of a larger one", mean[1:], var[1:]
+    yield from memory_layouts(mean, var)
     yield "small", mean[:1, :1], var[:1, :1]
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from conformance import memory_layouts
 from scipy import integrate, stats
 from torch import nn
 from torch.autograd import forward_ad
@@ -29,17 +30,9 @@ def large_inputs():
     return 3 * torch.randn(size, generator=generator), torch.rand(size, generator=generator)
 
 
-def layouts():
-    mean, var = large_inputs()
-    yield "contiguous", mean, var
-    yield "channels last", *(t.contiguous(memory_format=torch.channels_last) for t in (mean, var))
-    yield "mixed", mean.contiguous(memory_format=torch.channels_last), var
-    yield "transposed", mean.transpose(1, 2), var.transpose(1, 2)
-    yield "with gaps", mean[..., ::2], var[..., ::2]
-    yield "a part of a larger one", mean[1:], var[1:]
-
-
-every_layout = pytest.mark.parametrize(("mean", "var"), [pytest.param(m, v, id=name) for name, m, v in layouts()])
+every_layout = pytest.mark.parametrize(
+    ("mean", "var"), [pytest.param(m, v, id=name) for name, m, v in memory_layouts(*large_inputs())]
+)
 
 
 def test_moments_match_the_textbook():

@@ -17,6 +17,7 @@ import yaml
 from image_study import make_cell, write_best
 from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package
+from remote_study import enter
 
 from pipeline import storage, submission
 from pipeline.errors import StudyError
@@ -29,12 +30,7 @@ DOCUMENTATION = Path(__file__).parents[3] / "docs/cluster.md"
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "study"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    for name in ("RAY_ADDRESS", "MNVI_STORAGE"):
-        monkeypatch.delenv(name, raising=False)
-    return folder
+    return enter(tmp_path, monkeypatch)
 
 
 def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
@@ -47,7 +43,7 @@ def test_little_is_uploaded_and_it_is_listed(study: Path) -> None:
         assert sum(path.stat().st_size for path in files) < 2_000_000
         assert not [path for path in files if "__pycache__" in path.parts]
         listed = str(package)
-    assert "params.yaml" in listed and listed.endswith("kB")
+    assert "params.yaml" in listed and re.search(r": [0-9.]+ (k|M)B$", listed)
 
 
 def test_no_secret_is_uploaded_by_hand(study: Path) -> None:
