@@ -53,8 +53,8 @@ def markdown(document: dict[str, Any]) -> str:
         f"The undisturbed study took {document['undisturbed_seconds']:.0f} s. "
         + (f"**Studies that failed a check: {unsound}.**" if unsound else "Every study passed every check."),
         "",
-        "The second node is a network namespace at the end of a virtual cable; pulling the cable cuts it off. The study",
-        'is on a small disk in memory, which "disk full" fills. Studies alternate: in one the stages connect to the',
+        "The second node is a network namespace at the end of a virtual cable; pulling the cable cuts it off. The",
+        'study is on a small disk in memory, which "disk full" fills. Studies alternate: in one the stages connect to the',
         "cluster (`RAY_ADDRESS=host:port`), in the next they are submitted as jobs (`RAY_ADDRESS=http://host:port`).",
         "",
         "| fault | hits | command continued | command repeated | recovered after (median, longest) | in stages |",
