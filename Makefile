@@ -6,12 +6,13 @@ WORKERS ?= 2
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
-# The stages that DVC starts say `python`.
+# The stages of dvc.yaml call `python`, which must be the one of .venv.
 DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
 BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi pipeline tools benchmarks
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-# Tests of one file share a cluster or a study that took long to make. tests/conftest.py says which files come first;
-# xdist's own order would begin with the files of many tests.
+# The tests of a file share a cluster or a study that takes long to make, so they stay on one worker.
+# tests/conftest.py puts files with slow tests first; xdist's own order would begin with the files that have the most
+# tests.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -22,7 +23,7 @@ help:  ## list the targets
 
 setup: $(INSTALLED)  ## create .venv and install the locked versions
 
-test: lint  ## lint, type check and run every test but those of soak
+test: lint  ## lint, type check and run every test except those of soak
 	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) --durations=25 --durations-min=10
 
 fast: setup  ## run the tests that are not marked slow
@@ -37,7 +38,7 @@ lint: setup  ## ruff, mypy and bandit
 	$(RUN) -m mypy
 	$(BANDIT)
 
-audit: setup  ## look for unsafe code, and ask the internet for known holes in the locked packages
+audit: setup  ## look for unsafe code and for known vulnerabilities of the locked packages (needs the internet)
 	$(BANDIT)
 	$(RUN) -m pip_audit --requirement requirements.lock --no-deps --disable-pip --strict
 
@@ -45,7 +46,7 @@ format: setup  ## let ruff rewrite the source
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 
-lock: setup  ## write requirements.lock from pyproject.toml and what is installed
+lock: setup  ## write requirements.lock from pyproject.toml and the installed versions
 	$(RUN) -m pip install --no-build-isolation --editable '.[vision,export,pipeline,server,dev]'
 	$(RUN) tools/lock.py > requirements.lock.new
 	mv requirements.lock.new requirements.lock
@@ -55,7 +56,7 @@ study: setup lockfile  ## run the study that params.yaml selects (the default on
 	$(DVC) repro
 	@$(RUN) -m pipeline.params report
 
-# In the image dvc.lock is a link into a volume. DVC does not take a link to nothing, as it is on a new volume.
+# In the image dvc.lock is a link into a volume. On a new volume its target is missing, and DVC refuses such a link.
 lockfile:
 	@[ -e dvc.lock ] || [ ! -L dvc.lock ] || echo "schema: '2.0'" > dvc.lock
 
@@ -72,15 +73,15 @@ ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
 bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks
 
-faults: setup  ## disturb a small study fifty times and check that it ends as if nothing had been: docs/faults.md
+faults: setup  ## disturb a small study fifty times and check that it ends as if nothing had happened: docs/faults.md
 	$(RUN) -m tools.faults --faults 50 --seed 0 --minutes 75
 
 clean:  ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find mnvi pipeline tests tools -name __pycache__ -type d -exec rm -rf {} +
 
-# The project itself goes in without dependencies, since the lock has already named them all, and without build
-# isolation, since that would fetch an unpinned setuptools.
+# The project itself is installed without dependencies, since the lock names them all, and without build isolation,
+# which would fetch an unpinned setuptools.
 $(INSTALLED): requirements.lock pyproject.toml | $(RUN)
 	$(RUN) -m pip install --requirement requirements.lock
 	$(RUN) -m pip install --no-deps --no-build-isolation --editable .

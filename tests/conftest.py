@@ -8,25 +8,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-# Some virtual machines announce AMX without being able to run it; oneDNN believes them and dies of an illegal
-# instruction in bfloat16. It reads this when it is first loaded, hence before torch.
+# Some virtual machines announce AMX but cannot run it; oneDNN then crashes with an illegal instruction in bfloat16. It
+# reads this variable when it is loaded, so it has to be set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# MLflow's server would start eight more processes, for jobs of which the study has none.
+# MLflow's server would start eight more processes for jobs, which the study does not use.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 
 import pytest
 import torch
 
-# What takes long to make and is the same in every run of the tests.
+# Files that take long to make and are the same in every run of the tests.
 KEPT = Path("~/.cache/mnvi-tests").expanduser()
-# The compiler's own choice is in /tmp, which machines empty.
+# The compiler's default is in /tmp, which machines empty.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(KEPT / "inductor"))
 
-# Ray Train looks at its workers every two seconds, and the end of each training would wait for that.
+# By default Ray Train looks at its workers every two seconds, and the end of each training waits for that.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 
-# A shell starts what it puts into the background deaf to Ctrl-C, and processes inherit that; tests interrupt theirs.
+# A shell makes background processes ignore Ctrl-C, and their children inherit that; tests interrupt their processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,7 +1,7 @@
-"""docker/: what can be known of an image and a cluster without an engine that runs them.
+"""docker/: what can be checked of an image and a cluster without an engine that runs them.
 
-The files are held against the schemas of those who read them and against what they promise: nothing published, no
-secret written down, no root.
+The tests compare the files with the schemas of their readers and with what they promise: nothing published, no secret
+written down, no root.
 """
 
 from __future__ import annotations

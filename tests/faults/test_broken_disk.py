@@ -1,7 +1,7 @@
 """A disk that is full or read-only: every stage says so, leaves nothing half-written, and finishes once there is room.
 
-One study goes through its stages, each of them stopped three times: nothing at all can be written, everything is
-read-only, and there is room for what a stage goes on from but not for what it makes.
+One study goes through its stages. Each is stopped three times: the disk is full, the disk is read-only, and there is
+room for the state that a stage resumes from but not for its outputs.
 """
 
 from __future__ import annotations

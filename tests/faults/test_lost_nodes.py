@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster that are lost amid a training or a search: what is said, and that nothing is begun anew."""
+"""A Ray cluster loses nodes during a training or a search: the log says so, and nothing starts from scratch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search and the training of images, cut off amid their epochs: they go on, and end as if they had not been."""
+"""The search and the training of images, stopped during an epoch, resume and end as if nothing had happened."""
 
 from __future__ import annotations
 

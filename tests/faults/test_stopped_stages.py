@@ -1,4 +1,4 @@
-"""Stages that are killed or interrupted: the same command goes on, in the same MLflow run, and ends the same.
+"""Stages that are killed or interrupted: the same command resumes in the same MLflow run, with the same results.
 
 Preparing is stopped in tests/pipeline/test_prepare.py, the search and the training of images in
 test_stopped_images.py, the training of tables in test_resume_regression.py.

@@ -1,4 +1,4 @@
-"""Files of a stage that another one reads: what is said when they are damaged."""
+"""Files that one stage writes and another reads: the messages when they are damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that would run something when they are read in the way of pickle are refused, and nothing runs."""
+"""Files that would run code when pickle reads them are refused, and nothing runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set of one's own: one entry in params.yaml, and the study that has its recipe has its cells too."""
+"""A user's own data set: one entry in params.yaml, and the study that has its recipe gets its cells too."""
 
 from __future__ import annotations
 

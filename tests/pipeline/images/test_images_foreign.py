@@ -1,4 +1,4 @@
-"""Images from elsewhere: in the channels and the size of a network's own, and else as they were."""
+"""Out-of-distribution images get the channels and the size of a network's own images, and stay the same otherwise."""
 
 from __future__ import annotations
 

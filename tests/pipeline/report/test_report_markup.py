@@ -1,4 +1,4 @@
-"""Whatever the page is told it shows as text; names that are markup or paths never get so far."""
+"""The page shows every input as text; names that are markup or paths are refused earlier."""
 
 from __future__ import annotations
 

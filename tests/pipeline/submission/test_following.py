@@ -1,4 +1,4 @@
-"""Following a job, with a made-up job server: what is shown, what trouble and Ctrl-C come to."""
+"""Following a job on a fake job server: what is shown, and what errors and Ctrl-C lead to."""
 
 from __future__ import annotations
 

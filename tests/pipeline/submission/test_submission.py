@@ -1,4 +1,4 @@
-"""What is submitted and when, and what is said where something lacks; test_submitted_jobs.py has the jobs."""
+"""What is submitted and when, and the messages if something is missing; test_submitted_jobs.py has the jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job could not tell MLflow is told by the machine that submitted it."""
+"""The machine that submitted a job sends MLflow what the job could not send."""
 
 from __future__ import annotations
 
