@@ -1,1 +1,1 @@
-"""Speed and memory, as ratios measured in one run."""
+"""Measurements of speed and memory, as ratios within one run."""

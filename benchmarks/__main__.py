@@ -1,10 +1,10 @@
 """Time and memory of Bayesian networks as ratios to the deterministic network.
 
-Everything that is compared runs in turn, round after round, in this one process; a figure is the median over the
-rounds. Times on a shared machine drift, ratios within a run much less.
+All subjects run in turn, round after round, in one process; a figure is the median over the rounds. On a shared machine
+times drift; ratios within one run drift much less.
 
     python -m benchmarks                          # LeNet, AllCNN, ResNet18; writes benchmarks/results/speed.json
-    python -m benchmarks --models lenet --rounds 3    # some of it: printed, and written only where --output says
+    python -m benchmarks --models lenet --rounds 3    # a part; written only with --output
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--batch", type=int, default=100, help="batch size (default: 100)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds over all subjects (default: 7)")
-    parser.add_argument("--output", type=Path, help="where the figures go, as JSON (default: speed.json if all run)")
+    parser.add_argument("--output", type=Path, help="JSON file for the figures (default: speed.json if all run)")
     arguments = parser.parse_args()
     chosen = [set(arguments.models), set(arguments.methods), set(arguments.modes)]
     if arguments.output is None and chosen == [set(MODELS), set(METHODS), set(MODES)]:
-        arguments.output = RESULTS  # of a part of it the README's table could not be made
+        arguments.output = RESULTS  # the README's tables need all of it
     if "deterministic" not in arguments.methods or "eager" not in arguments.modes:
-        parser.error("the deterministic eager network is what everything is compared with: leave it in")
+        parser.error("all figures are compared with the eager deterministic network: keep deterministic and eager")
 
     torch.manual_seed(0)
     document = {
@@ -65,7 +65,7 @@ def main() -> None:
         records += measure(model, arguments.methods, arguments.modes, arguments.batch, arguments.rounds)
         print(markdown(model, ratios([r for r in records if r["model"] == model])), flush=True)
         if arguments.output is not None and arguments.output != RESULTS:
-            write(arguments.output, {**document, "records": records})  # so that a stop loses one model at most
+            write(arguments.output, {**document, "records": records})  # a stop loses at most one model
     if arguments.output == RESULTS:
         write(RESULTS, {**document, "records": records})
 

@@ -1,8 +1,8 @@
-"""Many small networks together against a plain loop over single ones, with the same library.
+"""Compares training many small networks together with a plain loop over single networks, with the same library.
 
-The data have the size of the boston set, the recipe is the study's. One network is trained by the loop, then all of
-them together, round after round in this one process; the figure is the ratio of the times per network. What compiling
-takes counts: each round compiles anew, with the compiler's caches as they are.
+The data have the size of the boston set, the recipe is the study's. Each round trains one network by the loop, then all
+of them together, in one process; the figure is the ratio of the times per network. It includes compilation: each round
+compiles again, with the compiler's caches as they are.
 
     python -m benchmarks.replicas                 # 200 networks; writes benchmarks/results/replicas.json
     python -m benchmarks.replicas --networks 20 --epochs 5 --rounds 1 --output mine.json
@@ -94,8 +94,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="replay the recorded step instead of compiling it")
-    parser.add_argument("--output", type=Path, help="instead of the tracked file")
-    parser.add_argument("--readme", action="store_true", help="write recorded figures into the README; no run")
+    parser.add_argument("--output", type=Path, help="JSON file for the figures (default: the tracked file)")
+    parser.add_argument("--readme", action="store_true", help="only write the recorded figures into the README")
     arguments = parser.parse_args()
     if arguments.readme:
         replace_between_marks(

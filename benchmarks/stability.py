@@ -1,11 +1,11 @@
-"""Train a Bayesian ResNet18 from scratch in float32 and under bfloat16 autocast; losses must stay finite and fall.
+"""Trains a Bayesian ResNet18 from scratch in float32 and under bfloat16 autocast; losses must stay finite and fall.
 
     python -m benchmarks.stability                          # scikit-learn's handwritten digits, 200 steps each
     python -m benchmarks.stability --images folder/train    # any folder of class folders with photos
     python -m benchmarks.stability --methods mnvi --kinds bfloat16
 
-On a terminal, every 25th step is shown. Exits with 1 if a loss is not finite or the mean over the last quarter of the
-steps is not below that over the first.
+On a terminal, it shows every 25th step. It exits with 1 if a loss is not finite, or if the mean loss over the last
+quarter of the steps is not below the mean over the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# Some virtual machines announce AMX and end a process that uses it in half precision.
+# Some virtual machines announce AMX but kill a process that uses it in half precision.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
@@ -46,7 +46,7 @@ def digits(side: int = 32) -> tuple[Tensor, Tensor]:
 
 
 def photos(folder: Path) -> tuple[Tensor, Tensor]:
-    """All images of a folder of class folders, 32 x 32."""
+    """All images of a folder with one subfolder per class, resized to 32 x 32."""
     from mnvi._torchvision import torchvision
 
     transforms = torchvision.transforms
@@ -81,19 +81,19 @@ def train(x: Tensor, y: Tensor, posterior: mnvi.Posterior, autocast: bool, steps
 
 
 def show(step: int, steps: int, loss: float) -> None:
-    """How far it is, for someone who watches."""
+    """Shows the progress on a terminal."""
     if step % EVERY == 0 and sys.stderr.isatty():
         print(f"step {step} of {steps}: loss {loss:.3f}", file=sys.stderr, flush=True)
 
 
 def falls(losses: list[float]) -> bool:
-    """All finite, and lower in the last quarter than in the first."""
+    """Whether all losses are finite, and lower in the last quarter than in the first."""
     first, last = ends(losses)
     return all(map(math.isfinite, losses)) and last < first
 
 
 def ends(losses: list[float]) -> tuple[float, float]:
-    """Mean over the first and over the last quarter of the steps."""
+    """Mean losses of the first and of the last quarter of the steps."""
     quarter = max(len(losses) // 4, 1)
     return sum(losses[:quarter]) / quarter, sum(losses[-quarter:]) / quarter
 
@@ -102,7 +102,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, help="folder of class folders (default: scikit-learn's digits)")
     parser.add_argument("--methods", nargs="+", choices=list(POSTERIORS), default=list(POSTERIORS))
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of numbers")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="kinds of numbers")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args(given)

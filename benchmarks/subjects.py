@@ -1,4 +1,4 @@
-"""What is measured: a model, a method, a mode of running it, and a step of inference or training."""
+"""Subjects to measure: a model, a method, a mode of running it, and a step of inference or training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Subject:
         return net
 
     def _inference(self, x: Tensor) -> Callable[[], None]:
-        """As a user would deploy it: optimised, and compiled in the mode of that name."""
+        """Inference as a user would deploy it; the mode "compiled" optimises and compiles the network."""
         net = self.net.eval()
         if self.method == "mc_dropout":
             net = mnvi.mc_dropout(net, num_samples=8).eval()

@@ -1,4 +1,4 @@
-"""Figures as ratios, and ratios as a table."""
+"""Turns figures into ratios, and ratios into tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUANTITIES = ("inference", "training", "memory")
 
 
 def ratios(records: list[dict]) -> list[dict]:
-    """Each figure over that of the eager deterministic network, and over the best deterministic one."""
+    """Ratios of each figure to that of the eager deterministic network, and to the best deterministic one."""
     found = []
     for quantity in QUANTITIES:
         matching = [record for record in records if record["quantity"] == quantity]
@@ -44,7 +44,7 @@ def _unit(row: dict) -> str:
 
 
 def rendered(document: dict) -> str:
-    """All tables of a file that ``python -m benchmarks`` has written."""
+    """All tables of a file that ``python -m benchmarks`` wrote."""
     models = dict.fromkeys(record["model"] for record in document["records"])
     tables = [markdown(model, ratios([r for r in document["records"] if r["model"] == model])) for model in models]
     return "\n".join(tables).strip()

@@ -1,4 +1,4 @@
-"""How things are measured."""
+"""Measures time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WARM_UP = 2
 
 
 def interleaved(steps: list[Callable[[], None]], rounds: int) -> list[float]:
-    """Median milliseconds of each step, all of them taking their turn in every round."""
+    """Median milliseconds of each step; every round runs each step once."""
     times: list[list[float]] = [[] for _ in steps]
     for step in steps:
         for _ in range(_WARM_UP):
@@ -30,7 +30,7 @@ def interleaved(steps: list[Callable[[], None]], rounds: int) -> list[float]:
 
 
 def kept_for_backward(subject: Subject) -> int:
-    """Bytes of distinct storages that autograd holds between forward and backward pass, parameters left out."""
+    """Bytes of distinct storages that autograd holds between forward and backward pass, without parameters."""
     own = {p.untyped_storage().data_ptr() for p in subject.net.parameters()}
     kept: dict[int, int] = {}
 

@@ -1,10 +1,10 @@
-"""Print the lock file: the exact version, as installed here, of everything that pyproject.toml needs, extras included.
+"""Prints the lock file: the installed version of every package that pyproject.toml needs, extras included.
 
     python tools/lock.py > requirements.lock
 
-Only packages reachable from pyproject.toml are listed, so a stray tool in the environment does not end up in the lock.
-Local version labels are cut (`2.13.0+cpu` becomes `2.13.0`) and CUDA's own packages are left out, because the same lock
-has to serve machines with and without a GPU.
+It lists only packages reachable from pyproject.toml, so a stray tool in the environment does not end up in the lock. It
+cuts local version labels (`2.13.0+cpu` becomes `2.13.0`) and leaves out CUDA's own packages, because the same lock must
+serve machines with and without a GPU.
 """
 
 import tomllib
@@ -16,11 +16,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 GPU_ONLY = ("nvidia-", "cuda-", "triton")
-INSTALLER = "pip"  # comes with the environment; an old one is not forced on it
+INSTALLER = "pip"  # comes with the environment; the lock must not downgrade it
 
 
 def requirements(name: str, extra: str) -> list[Requirement]:
-    """What the distribution `name` needs here when installed with `extra` ("" for none)."""
+    """The requirements of the distribution `name` on this machine, with `extra` ("" for none)."""
     needed = map(Requirement, distribution(name).requires or [])
     return [r for r in needed if r.marker is None or r.marker.evaluate({"extra": extra})]
 

@@ -1,6 +1,6 @@
-"""A Ray cluster of several nodes on this machine: each has its own raylet, its own workers and its own end.
+"""A Ray cluster of several nodes on this machine: each node has its own raylet and workers, and can be killed alone.
 
-It has ports of its own and answers those who have the token in ``environment``.
+The cluster uses its own ports and answers only callers that have the token in ``environment``.
 
     with ray_nodes.cluster() as nodes:
         subprocess.run([...], env=nodes.environment | {"RAY_ADDRESS": nodes.http})
@@ -31,25 +31,25 @@ from typing import Any
 import psutil
 
 PATIENCE = 180.0  # seconds for a node to join
-ATTEMPTS = 3  # Ray itself gives up after half a minute, which a busy machine may need
+ATTEMPTS = 3  # Ray itself gives up after half a minute, which may be too short on a busy machine
 OBJECT_STORE = 100_000_000
 OF_THE_CALLER = ("RAY_", "MNVI_", "MLFLOW_", "AWS_")  # variables that nodes must not inherit
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class NotStarted(RuntimeError):
-    """What was started does not run; the message has its log."""
+    """A process that we started does not run; the message contains its log."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node runs: its address, and what its command is prefixed with to get there."""
+    """Where a node runs: its address, and the prefix of its command that takes it there."""
 
     host: str
     prefix: tuple[str, ...] = ()
 
 
-# Each has an address of its own; all of 127/8 is the loopback interface, but Ray would replace 127.0.0.1.
+# Each node has its own address. All of 127/8 is the loopback interface, but Ray would replace 127.0.0.1.
 LOOPBACK = tuple(Place(f"127.0.0.{10 + node}") for node in range(100))
 
 
@@ -62,8 +62,8 @@ class Nodes:
     port: int
     dashboard: int
     folder: Path
-    environment: dict[str, str]  # of whoever uses the cluster, the token included
-    variables: dict[str, str]  # of the nodes, further ones
+    environment: dict[str, str]  # for users of the cluster, with the token
+    variables: dict[str, str]  # further ones for the nodes
     started: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -73,11 +73,11 @@ class Nodes:
 
     @property
     def http(self) -> str:
-        """Of its job server."""
+        """URL of the job server."""
         return f"http://127.0.0.1:{self.dashboard}"
 
     def start(self, node: int) -> None:
-        """Also one that was killed; it is a member of the cluster when this returns."""
+        """Starts a new or killed node, and returns when it is a member of the cluster."""
         before = self.node_ids()
         for _ in range(ATTEMPTS):
             self.started[node] = _start(self._command(node), self._variables(node), self._log(node))
@@ -87,11 +87,11 @@ class Nodes:
         raise NotStarted(f"node {node} did not start\n{self._log(node).read_text(errors='replace')}")
 
     def kill(self, node: int) -> None:
-        """The node is gone from one moment to the next, with all that runs on it."""
+        """Kills the node at once, with all that runs on it."""
         _kill(self.started[node])
 
     def restart(self) -> None:
-        """All nodes anew, without the jobs and actors there were."""
+        """Restarts all nodes, without their former jobs and actors."""
         members = list(self.started)
         for node in reversed(members):
             self.kill(node)
@@ -99,14 +99,14 @@ class Nodes:
             self.start(node)
 
     def cache(self, node: int) -> Path:
-        """A folder that stands for the node's own disk."""
+        """A folder that stands in for the node's own disk."""
         return self.folder / f"cache-{node}"
 
     def caches(self) -> list[Path]:
         return [self.cache(node) for node in self.started]
 
     def node_ids(self) -> set[str]:
-        """Of the nodes that are alive, as the head sees them."""
+        """Ids of the nodes that the head considers alive."""
         found = self.ask("/nodes?view=summary")
         nodes = found["data"]["summary"] if found else []
         return {node["raylet"]["nodeId"] for node in nodes if node["raylet"].get("state") == "ALIVE"}
@@ -128,7 +128,7 @@ class Nodes:
             where += ["--dashboard-host=127.0.0.1", f"--ray-client-server-port={free_port()}"]
         else:
             where = [f"--address={self.address}"]
-        # A folder for each, or they would unpack what jobs bring over one another.
+        # Each node has its own folder; in a shared one, nodes would overwrite each other's unpacked job files.
         where += [f"--node-ip-address={place.host}", f"--temp-dir={self.folder / str(node)}"]
         sizes = [f"--num-cpus={self.cpus}", f"--object-store-memory={OBJECT_STORE}"]
         agents = ("dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port")
@@ -142,7 +142,7 @@ class Nodes:
         return self.folder / f"node-{node}.log"
 
     def _has_joined(self, node: int, before: set[str]) -> bool:
-        """Waits until the head knows one more, or the process that starts it has given up."""
+        """Waits until the head knows one more node, or the process that starts it has given up."""
         until = time.monotonic() + PATIENCE
         while self.started[node].poll() is None and time.monotonic() < until:
             if self.node_ids() - before:
@@ -155,12 +155,12 @@ class Nodes:
 def cluster(
     further: int = 1, cpus: int = 1, variables: dict[str, str] | None = None, places: Sequence[Place] = LOOPBACK
 ) -> Iterator[Nodes]:
-    """A head with a job server and ``further`` nodes, each with so many CPUs and, beside the token, these variables."""
+    """A head with a job server and ``further`` nodes, each with ``cpus`` CPUs and, besides the token, ``variables``."""
     token = secrets.token_hex(32)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_CALLER)}
     environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_USAGE_STATS_ENABLED": "0"}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    # In /tmp, since the names of Ray's sockets may not be longer than a hundred characters.
+    # In /tmp, because the paths of Ray's sockets must not exceed about a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="nodes-", dir="/tmp"))
     nodes = Nodes(places, cpus, free_port(), free_port(), folder, environment, variables or {})
     try:
@@ -196,7 +196,7 @@ def _start(command: list[str], environment: dict[str, str], log: Path) -> subpro
 
 
 def _stays_with_us() -> None:
-    """In the node's first process: it ends with us, and what its children leave behind becomes its own child."""
+    """Runs in the node's first process: makes it end with us, and adopt the orphans of its children."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -205,12 +205,12 @@ def _stays_with_us() -> None:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(process.pid)
-        root.suspend()  # or it would see its children off in an orderly way
+        root.suspend()  # otherwise it would shut its children down cleanly
         while family := [member for member in root.children(recursive=True) if _alive(member)]:
-            for member in family:  # those that are born meanwhile have their turn next time
+            for member in family:  # the next pass gets those born meanwhile
                 with suppress(psutil.NoSuchProcess):
                     member.kill()
-    with suppress(ProcessLookupError):  # what is left of one that had ended by itself
+    with suppress(ProcessLookupError):  # remains of a node that ended by itself
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

@@ -1,16 +1,16 @@
-"""Which of torchvision's classification networks carry a posterior: tried one by one, written as a table.
+"""Tries which of torchvision's classification networks can carry a posterior, and writes a table.
 
-    python -m tools.torchvision_table                    # all of them; goes on where it was stopped
+    python -m tools.torchvision_table                    # all of them; resumes after an interruption
     python -m tools.torchvision_table resnet18 vgg11     # some of them
-    python -m tools.torchvision_table --again            # all of them, those that have passed before too
+    python -m tools.torchvision_table --again            # all of them, including those already tried
 
-Every network is built with random weights and converted unmodified. It counts as working when
+Every network gets random weights and is converted unmodified. It counts as working when
 
 - forward and backward pass in training and evaluation mode give finite means, variances >= 0 and finite gradients, and
   in training every parameter gets a gradient;
 - in the limit of no noise the mean equals the deterministic output and the variance vanishes.
 
-Each one runs in a process of its own, so that memory is given back. Figures go to docs/torchvision.json, the table to
+Each network runs in its own process, so that its memory is released. Figures go to docs/torchvision.json, the table to
 docs/torchvision.md.
 """
 
@@ -36,7 +36,7 @@ NO_NOISE = -90.0
 TOLERANCE = 1e-6
 CLASSES = 10
 
-# Input sides that a family asks for; the others take the smallest that all their poolings allow.
+# Input sides that some families require; the others take the smallest that all their poolings allow.
 SIDES = {"vit": 224, "swin": 224, "maxvit": 224, "inception": 299, "alexnet": 96}
 DEFAULT_SIDE = 64
 
@@ -64,7 +64,7 @@ def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
     torch.manual_seed(0)
     pixels = pixels or side(name)
     if name in ("googlenet", "inception_v3"):
-        options["init_weights"] = True  # without it these warn
+        options["init_weights"] = True  # without it these networks warn
     started = time.perf_counter()
     net = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **options)
     x = torch.randn(2, 3, pixels, pixels)
@@ -98,9 +98,9 @@ def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
 
 @torch.no_grad()
 def _wake(net: nn.Module, x: Tensor) -> None:
-    """Let something reach the output, or every check is empty.
+    """Makes a signal reach the output; without one, every check would be empty.
 
-    Some heads start with zero weights, and without statistics of its data an untrained batch norm lets signals die out.
+    Some heads start with zero weights, and an untrained batch norm without statistics of its data lets signals die out.
     """
     for module in net.modules():
         if isinstance(module, nn.Linear) and not module.weight.any():
@@ -111,7 +111,7 @@ def _wake(net: nn.Module, x: Tensor) -> None:
 
 
 def _outputs(out: mnvi.Gaussian | tuple) -> list[mnvi.Gaussian]:
-    """Networks with auxiliary heads return several."""
+    """The outputs as a list; networks with auxiliary heads return several."""
     return [out] if isinstance(out, mnvi.Gaussian) else [part for part in out if part is not None]
 
 
@@ -132,7 +132,7 @@ def _without_noise(net: nn.Module, bayesian: nn.Module, x: Tensor) -> tuple[floa
     net.double()
     bayesian.zero_grad()
     bayesian.double()
-    bayesian.load_state_dict(net.state_dict(), strict=False)  # training mode has moved the batch norms' statistics
+    bayesian.load_state_dict(net.state_dict(), strict=False)  # training mode moved the batch norms' statistics
     for name, parameter in bayesian.named_parameters():
         if name.endswith("rho"):
             parameter.fill_(NO_NOISE)
@@ -147,8 +147,8 @@ def table(records: dict[str, dict]) -> str:
     lines = [
         "# torchvision's classification networks",
         "",
-        "Made by `python -m tools.torchvision_table`; what is tried is written at the top of that file.",
-        f"{len(working)} of the {len(records)} tried work; torchvision has {len(names())}.",
+        "Written by `python -m tools.torchvision_table`; the top of that file lists the checks.",
+        f"{len(working)} of the {len(records)} networks tried work; torchvision has {len(names())}.",
         "",
         "| network | works | layers with posterior | parameters | added by MNVI | image | mean off without noise |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -173,9 +173,9 @@ def _write(path: Path, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="default: all that are not in docs/torchvision.json yet")
-    parser.add_argument("--alone", metavar="MODEL", help="examine one network here and print its record")
-    parser.add_argument("--again", action="store_true", help="try those too that docs/torchvision.json has already")
+    parser.add_argument("models", nargs="*", help="default: all networks that are not yet in docs/torchvision.json")
+    parser.add_argument("--alone", metavar="MODEL", help="examine one network in this process and print its record")
+    parser.add_argument("--again", action="store_true", help="also try networks that docs/torchvision.json already has")
     arguments = parser.parse_args()
     if arguments.alone:
         print(json.dumps(examine(arguments.alone)))

@@ -1,11 +1,11 @@
-"""What a cell of Table 1 depends on: the same training with one thing changed at a time.
+"""Measures what a cell of Table 1 depends on: repeats its training with one setting changed at a time.
 
     python -m pipeline.params select uci
     python -m tools.variations wine-mnvi epochs=50,100 batch_size=64,256 prior_variance=1,100 folds=2,3
 
 `epochs` shortens the whole schedule, `folds` draws another assignment of rows to folds (the study's own has seed 1),
-everything else is a hyperparameter of the method. The study's own setting comes first. Figures go to
-<results>/variations/<cell>.json. The command goes on where it was stopped, and starts anew if settings have changed.
+and everything else is a hyperparameter of the method. The study's own setting comes first. Figures go to
+<results>/variations/<cell>.json. The command resumes after an interruption, and starts over if settings have changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Variation = dict[str, Any]
 
 
 def measured(cell: Cell, variation: Variation, runs: int) -> dict[str, Any]:
-    """Test log-likelihood, mean and deviation over runs as in the table."""
+    """The test log-likelihood: mean and deviation over runs, as in the table."""
     varied, seed = _varied(cell, variation)
     table = load_table(cell.data)
     tests = [torch.tensor(rows) for rows in splits.kfold(len(table.y), len(table.tests), seed)]
@@ -55,7 +55,7 @@ def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
 
 
 def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
-    """From `epochs=50,100` to one variation for each value, after the one that changes nothing."""
+    """Turns `epochs=50,100` into one variation per value, after the one that changes nothing."""
     known = {"epochs": Count, "folds": Index, **hyperparameters(cell.kind, cell.method)}
     found: list[Variation] = [{}]
     for text in given:
@@ -71,13 +71,13 @@ def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
 
 
 def known_before(path: Path, made_for: list[str | int]) -> list[dict[str, Any]]:
-    """What an earlier start left; figures of other settings do not count."""
+    """The figures of an earlier run; those of other settings do not count."""
     if not path.exists():
         return []
     kept = files.read_json(path, "this command")
     if kept.get("made_for") == made_for:
         return list(kept["variations"])
-    print(f"{path} was made with other settings, data or --runs; starting anew", flush=True)
+    print(f"{path} was made with other settings, data or --runs; starting over", flush=True)
     return []
 
 
@@ -89,8 +89,8 @@ def line(one: dict[str, Any]) -> str:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cell", help="of the selected study, e.g. wine-mnvi")
-    parser.add_argument("variations", nargs="*", help="e.g. epochs=50,100")
+    parser.add_argument("cell", help="a cell of the selected study, e.g. wine-mnvi")
+    parser.add_argument("variations", nargs="*", help="settings to vary, e.g. epochs=50,100")
     parser.add_argument("--runs", type=int, default=10)
     arguments = parser.parse_args(given)
     cell = params.load().cell(arguments.cell)

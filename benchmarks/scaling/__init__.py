@@ -1,1 +1,1 @@
-"""What docs/scaling.md says, measured: steps on two nodes, their parts, and the scheduling of many trials."""
+"""Measurements for docs/scaling.md: steps on two nodes, their parts, and the scheduling of many trials."""

@@ -1,4 +1,4 @@
-"""Writes the recorded figures, and what the model makes of them, into docs/scaling.md, between their marks.
+"""Writes the recorded figures, and the model's predictions from them, between the marks of docs/scaling.md.
 
 python -m benchmarks.scaling
 """
@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[Callable[[dict], str], Path]] = {
 
 
 def rendered() -> dict[str, str]:
-    """The text of every mark."""
+    """The text for every mark."""
     return {
         mark: write(json.loads(path.read_text())) if path.exists() else "Not measured yet."
         for mark, (write, path) in PARTS.items()

@@ -1,15 +1,16 @@
-"""Throughput of training on two nodes against one: the study's own loop, in workers that Ray Train starts.
+"""Compares the throughput of training on two nodes with one: the study's own loop, in workers that Ray Train starts.
 
-Two Ray nodes of one CPU each are started on this machine; each has one worker, with one thread on a core of its own.
-In every round these four take their turn, in the same two processes:
+The benchmark starts two Ray nodes of one CPU each on this machine. Each has one worker with one thread on its own core.
+Every round runs these four arrangements in turn, in the same two processes:
 
     alone     one worker trains; the other waits
-    apart     both train, each for itself: what the machine's shared memory and caches take
+    apart     both train, each for itself; shows the cost of shared memory and caches
     weak      both train one network, each with as many images as one alone
     strong    both train one network, each with half as many
 
-Efficiency is images per second over twice those of one alone; it is the median over the rounds of the ratio within a
-round, as times on a shared machine drift. A step is timed from one call of the loop's `should_stop` to the next.
+Efficiency is images per second divided by twice those of one worker alone. It is the median over the rounds of the
+ratio within a round, because times on a shared machine drift. A step is timed from one call of the loop's `should_stop`
+to the next.
 
     python -m benchmarks.scaling.ddp                  # ten minutes; writes benchmarks/results/scaling_ddp.json
     python -m benchmarks.scaling.ddp --models lenet --rounds 2
@@ -43,15 +44,15 @@ RESULTS = setting.RESULTS / "scaling_ddp.json"
 RECORDS = "records.jsonl"
 METHODS = ("deterministic", "mnvi")
 ARRANGEMENTS = ("alone", "apart", "weak", "strong")
-WARM_UP = 1  # steps: in the first, DDP finds out in which order gradients come
+WARM_UP = 1  # steps; in the first, DDP learns the order of the gradients
 
 
 @dataclass(frozen=True)
 class Model:
-    cell: str  # of the images' study, without the method
+    cell: str  # name of a cell of the images study, without the method
     shape: tuple[int, int, int]
-    batch: int  # images of one worker alone
-    steps: int  # that are timed, each time it is a model's turn
+    batch: int  # images per step of one worker alone
+    steps: int  # timed steps per turn
 
 
 MODELS = {
@@ -62,7 +63,7 @@ MODELS = {
 
 @dataclass
 class Clock:
-    """Asked by the loop once a step whether to stop: notes the time, and says yes when all steps are done."""
+    """The loop's `should_stop`, called once per step: notes the time, and returns true when all steps are done."""
 
     steps: int
     times: list[float] = field(default_factory=list)
@@ -84,10 +85,10 @@ def efficiency(throughput: dict[str, float], arrangement: str) -> float:
 
 
 def work(config: dict[str, Any]) -> None:
-    """What each of the two workers does.
+    """Runs on each of the two workers.
 
     Args:
-        config: `models` by name, `rounds`, and the `folder` with a folder of images for each model; records go there.
+        config: `models` by name, `rounds`, and the `folder` that has a folder of images per model and gets the records.
     """
     group, folder = Group.joined(torch.device("cpu")), Path(config["folder"])
     setting.pin(group.rank)
@@ -103,7 +104,7 @@ def work(config: dict[str, Any]) -> None:
 
 
 def throughput(cell: Cell, model: Model, arrangement: str, group: Group, state: Path, data: Path) -> float:
-    """Images per second of both workers."""
+    """Images per second of both workers together."""
     clock = Clock(model.steps)
     job = setting.job(setting.with_batch(cell, global_batch(model, arrangement)), data, state / f"state-{group.rank}")
     dist.barrier()
@@ -131,7 +132,7 @@ def measure(models: dict[str, Model], rounds: int) -> list[dict]:
 
 
 def write_images(folder: Path, model: Model) -> None:
-    """One epoch holds all steps: at its end a checkpoint would be written."""
+    """Writes enough images that one epoch holds all steps: at its end the loop would write a checkpoint."""
     setting.write_images(folder, model.shape, 2 * model.batch * (model.steps + WARM_UP + 2))
 
 
@@ -150,7 +151,7 @@ def _train(config: dict[str, Any]) -> None:
 
 
 def efficiencies(records: list[dict]) -> list[dict]:
-    """Of each model and method, the medians over its rounds."""
+    """Efficiencies of each model and method, medians over the rounds."""
     rows = []
     for model, method in dict.fromkeys((record["model"], record["method"]) for record in records):
         found = [r["images_per_second"] for r in records if (r["model"], r["method"]) == (model, method)]
@@ -178,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=4, help="rounds over all arrangements (default: 4)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="JSON file for the figures")
     arguments = parser.parse_args()
     cluster.configure()
     document = {

@@ -1,7 +1,7 @@
-"""How training of ResNet18 on ImageNet should scale to many GPUs: a model with every input named.
+"""A model of how training ResNet18 on ImageNet scales to many GPUs, with every input named.
 
-No GPU was at hand: bytes and the ratios between methods are measured (benchmarks/results), the rest is assumed and can
-be replaced by figures of a machine at hand.
+We had no GPU: bytes and the ratios between methods are measured (benchmarks/results); the rest is assumed. Replace the
+assumptions with figures of your machine.
 
     python -m benchmarks.scaling.model
     python -m benchmarks.scaling.model --images-per-second 3000 --node-gbit 400 --gpus 8 128
@@ -10,12 +10,12 @@ A step of one of n GPUs takes
 
     T(n) = straggling(n) · compute + max(0, all_reduce(n) − overlap · backward)
 
-    compute        = images / images_per_second · ratio of the method, and KL and update, which no batch makes smaller
+    compute        = images / images_per_second · ratio of the method + KL and update, whatever the batch
     all_reduce(n)  = 2 (m−1)/m · bytes / bandwidth + 2 (m−1) · latency, a ring of m members:
                      first within each node (m = its GPUs), then between the nodes (m = nodes, bandwidth of a node)
-    straggling(n)  = 1 + jitter · sqrt(2 ln n): the slowest of n steps that vary by `jitter` is waited for
+    straggling(n)  = 1 + jitter · sqrt(2 ln n): all wait for the slowest of n steps, which vary by `jitter`
 
-and efficiency is images per second over n times those of a single GPU.
+and efficiency is images per second divided by n times those of a single GPU.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ GPUS = (8, 64, 512)
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is assumed of the machines; the defaults stand for nodes of eight GPUs on a 100 Gbit/s network."""
+    """Assumptions about the machines; the defaults describe nodes of eight GPUs on a 100 Gbit/s network."""
 
     images_per_second: float = 2500.0  # of one GPU, training the deterministic network
-    batch: int = 128  # images of a GPU's step
+    batch: int = 128  # images per step and GPU
     gpus_per_node: int = 8
-    gpu_gbyte: float = 100.0  # GB/s that a GPU sends to another one of its node
-    gpu_latency: float = 5e-6  # seconds of one such message
+    gpu_gbyte: float = 100.0  # GB/s between two GPUs of a node
+    gpu_latency: float = 5e-6  # seconds per message
     node_gbit: float = 100.0  # Gbit/s between nodes, shared by the GPUs of a node
     node_latency: float = 30e-6
-    overlap: float = 0.7  # share of the backward pass that gradients can be sent behind
+    overlap: float = 0.7  # share of the backward pass that can hide the sending of gradients
     jitter: float = 0.02  # standard deviation of a step's time over its mean
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method's step beside the deterministic network's, as measured."""
+    """A method's measured step, relative to the deterministic network's."""
 
     name: str
-    ratio: float  # of forward and backward pass, the KL left out
+    ratio: float  # of forward and backward pass, without the KL
     backward: float  # share of the backward pass in both
-    fixed: float  # time of KL and update over that of the deterministic network's passes, for one image
+    fixed: float  # time of KL and update divided by that of the deterministic network's passes for one image
     bytes: int  # all-reduced
 
 
 def methods(document: dict) -> list[Method]:
-    """From what `python -m benchmarks.scaling.steps` wrote."""
+    """Reads the methods from the output of `python -m benchmarks.scaling.steps`."""
     records = {record["method"]: record for record in document["records"]}
 
     def passes(record: dict) -> float:
@@ -79,7 +79,7 @@ def methods(document: dict) -> list[Method]:
 
 
 def ring(members: int, size: float, bandwidth: float, latency: float) -> float:
-    """Seconds of an all-reduce in a ring; bandwidth in bytes per second."""
+    """Seconds that an all-reduce takes in a ring; bandwidth in bytes per second."""
     return 2 * (members - 1) / members * size / bandwidth + 2 * (members - 1) * latency
 
 
@@ -91,7 +91,7 @@ def all_reduce(gpus: int, size: float, given: Inputs) -> float:
 
 
 def step(gpus: int, batch: float, method: Method, given: Inputs) -> float:
-    """Seconds."""
+    """Seconds per step."""
     passes = batch * method.ratio / given.images_per_second
     compute = passes + method.fixed / given.images_per_second
     sending = all_reduce(gpus, method.bytes, given) if gpus > 1 else 0.0
@@ -100,7 +100,7 @@ def step(gpus: int, batch: float, method: Method, given: Inputs) -> float:
 
 
 def efficiency(gpus: int, method: Method, given: Inputs, global_batch: int | None = None) -> float:
-    """Against one GPU with a batch of its own size; with the same batch for each GPU, or the same for all together."""
+    """Efficiency relative to one GPU with its full batch; the batch is fixed per GPU or, if given, globally."""
     one = given.batch / step(1, given.batch, method, given)
     batch = given.batch if global_batch is None else global_batch / gpus
     return batch / step(gpus, batch, method, given) / one

@@ -1,4 +1,4 @@
-"""The setting of the measurements: cells of the study, images made up here, and a core for every worker."""
+"""The setting of the measurements: cells of the study, random images, and a core for every worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(cell: Cell, data: Path, state: Path) -> Job:
 
 
 def write_images(folder: Path, shape: tuple[int, int, int], count: int, classes: int = 10) -> Path:
-    """Images of noise in the layout of `pipeline.prepare`, without a validation part."""
+    """Writes images of noise in the layout of `pipeline.prepare`, without a validation part."""
     folder.mkdir(parents=True)
     numbers = np.random.default_rng(0)
     for part, rows in (("train", count), ("test", 2)):
@@ -57,7 +57,7 @@ def write_images(folder: Path, shape: tuple[int, int, int], count: int, classes:
 
 
 def pin(rank: int) -> None:
-    """One thread for torch, and this process with all its threads, those that send included, on one core."""
+    """Gives torch one thread, and pins this process with all its threads, including senders, to one core."""
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     for thread in os.listdir("/proc/self/task"):

@@ -1,8 +1,8 @@
-"""The parts of a training step of ResNet18 on ImageNet, and the bytes that its workers exchange.
+"""Measures the parts of a training step of ResNet18 on ImageNet, and the bytes that its workers exchange.
 
-Two processes, each with one thread on a core of its own, hold the network as the study's workers do, send gradients
-by gloo over the loopback interface, and go through the methods in turn. Times are medians over the rounds on the first
-of them. Bytes are counted where torch's DDP hands over its buckets.
+Two processes, each with one thread on its own core, hold the network as the study's workers do, send gradients by gloo
+over the loopback interface, and run the methods in turn. Times are medians over the rounds on the first process. Bytes
+are counted where torch's DDP hands over its buckets.
 
     python -m benchmarks.scaling.steps                # two minutes; writes benchmarks/results/scaling_steps.json
     python -m benchmarks.scaling.steps --batch 2 --rounds 1
@@ -44,7 +44,7 @@ CLASSES, IMAGES, SHAPE = 1000, 1_281_167, (3, 224, 224)  # of ImageNet
 
 
 def cell(method: str) -> Cell:
-    """ResNet18 on ImageNet; the study has no MFVI for it, so that takes its hyperparameters from CIFAR-10."""
+    """ResNet18 on ImageNet; the study has no such cell for MFVI, which takes its hyperparameters from CIFAR-10."""
     study = setting.images_study()
     if method == "mfvi":
         recipe = study.cell("resnet18-imagenet-mnvi").experiment
@@ -57,10 +57,10 @@ def objective(method: str) -> mnvi.Objective:
 
 
 def all_reduced(model: DistributedDataParallel, x: Tensor, y: Tensor) -> int:
-    """Bytes of gradients that a step hands to the all-reduce; the model cannot be used for anything else after."""
+    """Bytes of gradients that a step hands to the all-reduce; the model is unusable afterwards."""
     sizes: list[int] = []
 
-    def count(sizes, bucket):  # without annotations: DDP would take their text for wrong types
+    def count(sizes, bucket):  # unannotated: DDP would mistake string annotations for wrong types
         sizes.append(bucket.buffer().nbytes)
         return allreduce_hook(dist.group.WORLD, bucket)
 
@@ -81,7 +81,7 @@ class Worker:
         self.flat = torch.zeros(networks.num_parameters(self.objective))
 
     def times(self) -> dict[str, float]:
-        """Milliseconds of each part; that of the KL divergence is also in those of forward and backward pass."""
+        """Milliseconds of each part; forward and backward pass include the KL divergence."""
         terms, forward = timed(lambda: self.objective(self.x, self.y))
         _, backward = timed(terms.loss.backward)
         _, update = timed(self._update)
@@ -158,9 +158,9 @@ def markdown(document: dict) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=8, help="images of a worker's step (default: 8)")
+    parser.add_argument("--batch", type=int, default=8, help="images per step and worker (default: 8)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds over the methods (default: 3)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="JSON file for the figures")
     arguments = parser.parse_args()
     records = measure(arguments.batch, arguments.rounds)
     document = {"torch": torch.__version__, "batch": arguments.batch, "rounds": arguments.rounds, "records": records}

@@ -1,8 +1,8 @@
-"""What a search of a thousand trials costs beside its training: the study's own search on a cluster of many nodes.
+"""Measures what a search of a thousand trials costs besides training: the study's own search on many Ray nodes.
 
 The nodes are Ray's own (each with its raylet and its agents), all on this machine, with CPUs that are only declared. A
-trial reports one epoch at once and ends, so that all the time there is goes into scheduling and bookkeeping. The driver
-is profiled; what it does is told apart by the functions in `PARTS`.
+trial reports one epoch at once and ends, so that all time goes into scheduling and bookkeeping. The benchmark profiles
+the driver and attributes its time to the functions in `PARTS`.
 
     python -m benchmarks.scaling.trials               # five minutes; writes benchmarks/results/scaling_trials.json
     python -m benchmarks.scaling.trials --nodes 2 --trials 50
@@ -32,7 +32,7 @@ CELL = "lenet-mnist-mnvi"
 OBJECT_STORE = 100_000_000
 
 IDLE = "waiting for trials"
-# Functions of the driver, by file and name, in none of which another one is called.
+# Functions of the driver, by file and name; none of them calls another.
 PARTS = {
     "MLflow: a run for each trial": ("searching.py", "track"),
     "Tune: its own notes on disk": ("tune_controller.py", "checkpoint"),
@@ -43,7 +43,7 @@ PARTS = {
 
 
 def trial(point: dict[str, Any], state: Path, **unused: Any) -> None:
-    """Stands in for `search.train_trial`: an epoch that takes no time, and the record of it."""
+    """Stands in for `search.train_trial`: reports an epoch that takes no time, and writes its record."""
     from ray import tune
 
     from pipeline.images import search
@@ -57,7 +57,7 @@ def trial(point: dict[str, Any], state: Path, **unused: Any) -> None:
 
 @contextmanager
 def nodes(number: int, cpus: int) -> Iterator[None]:
-    """A cluster of so many nodes, to which this process is connected."""
+    """Starts a cluster of ``number`` nodes and connects this process to it."""
     from ray.cluster_utils import Cluster
 
     os.environ |= {private_ray.MODE: "token", private_ray.TOKEN: secrets.token_hex(32)}
@@ -95,7 +95,7 @@ def measure(number: int, cpus: int, trials: int) -> dict[str, Any]:
     found = parts(stats, wall)
     if gone := [part for part, seconds in found.items() if seconds == 0]:
         raise RuntimeError(
-            f"the driver was never in {', '.join(gone)}: PARTS names functions that have other names now"
+            f"the driver was never in {', '.join(gone)}: update PARTS, whose functions have been renamed"
         )
     return {
         "nodes": number,
@@ -111,7 +111,7 @@ def measure(number: int, cpus: int, trials: int) -> dict[str, Any]:
 
 
 def parts(stats: pstats.Stats, wall: float) -> dict[str, float]:
-    """Seconds that the driver's main thread spends in each part; `rest` is what no part accounts for."""
+    """Seconds that the driver's main thread spends in each part; `rest` is the remaining time."""
     found = dict.fromkeys(PARTS, 0.0)
     for (file, _, name), (_, _, _, cumulative, _) in stats.stats.items():  # type: ignore[attr-defined]
         for part, (of_file, function) in PARTS.items():
@@ -121,7 +121,7 @@ def parts(stats: pstats.Stats, wall: float) -> dict[str, float]:
 
 
 def longest(stats: pstats.Stats, number: int = 15) -> list[dict[str, Any]]:
-    """The functions that the driver is in for the longest, without those that they call."""
+    """The functions with the longest own time in the driver, without their callees."""
     rows = sorted(stats.stats.items(), key=lambda item: -item[1][2])  # type: ignore[attr-defined]
     return [
         {"function": f"{Path(file).name}:{name}", "calls": calls, "seconds": own}
@@ -153,16 +153,16 @@ def markdown(document: dict) -> str:
 
 
 def bottleneck(document: dict) -> tuple[str, float]:
-    """What the driver itself does for the longest, and its seconds."""
+    """The part on which the driver itself spends the most time, and its seconds."""
     return max(((part, taken) for part, taken in document["parts"].items() if part != IDLE), key=lambda item: item[1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=16)
-    parser.add_argument("--cpus", type=int, default=2, help="declared of each node; a process for each (default: 2)")
+    parser.add_argument("--cpus", type=int, default=2, help="declared CPUs per node, one process each (default: 2)")
     parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the figures go, as JSON")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="JSON file for the figures")
     arguments = parser.parse_args()
     cluster.configure()
     document = measure(arguments.nodes, arguments.cpus, arguments.trials)

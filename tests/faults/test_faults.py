@@ -257,7 +257,7 @@ def campaign(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> Cam
 
 def test_an_undisturbed_study_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaigns, "PATIENCE", 0.1)
-    with pytest.raises(RuntimeError, match="the undisturbed study runs for"):
+    with pytest.raises(RuntimeError, match="the undisturbed study exceeds"):
         campaign(tmp_path, monkeypatch, "sleep 60").undisturbed()
 
 

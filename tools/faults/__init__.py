@@ -1,11 +1,11 @@
 """A fault campaign: `python -m tools.faults`, or `make faults`.
 
-room.py        namespaces of its own, in which it can cut, fill and kill without harm
-study.py       the small study that is disturbed
+room.py        its own namespaces, in which it can cut, fill and kill without harm
+study.py       the small study that it disturbs
 server.py      its MLflow server
 injections.py  the faults
-campaign.py    studies, one after the other
-outcome.py     what a study has come to, and how two differ
-traces.py      what it must not leave behind
+campaign.py    runs the studies, one after the other
+outcome.py     the outcome of a study, and the differences between two
+traces.py      what a study must not leave behind
 report.py      faults.json and docs/faults.md
 """

@@ -1,10 +1,10 @@
-"""A fault campaign: a small study is disturbed at random moments until so many faults have hit.
+"""A fault campaign: disturbs a small study at random moments until enough faults have hit.
 
     python -m tools.faults                            # 50 faults, 75 minutes at most; writes docs/faults.md
     python -m tools.faults --faults 7 --output /tmp/faults
 
-After each study everything is held against the undisturbed one: numbers, weights, runs in MLflow, and what may have
-been left behind. Ends with 1 if a check failed or fewer faults hit than were asked for.
+After each study it compares everything with the undisturbed one: numbers, weights and runs in MLflow. It also looks for
+what the study left behind. It exits with 1 if a check failed or fewer faults hit than requested.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def main() -> None:
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=50, help="that have to hit (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of kinds and moments (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=75, help="no fault after these (default: %(default)s)")
-    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="of the study (default: all)")
+    parser.add_argument("--faults", type=int, default=50, help="number of faults that must hit (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of kinds and moments (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=75, help="no fault after this time (default: %(default)s)")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="its cells (default: all)")
     parser.add_argument("--kinds", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="KIND")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="of the studies, in turn")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="modes of the studies, in turn")
     parser.add_argument("--output", type=Path, help="folder for faults.json and faults.md (default: the project's)")
     return parser
 
 
 def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
-    """Whether as many faults hit as should, and every study got over them."""
+    """Whether enough faults hit and every study recovered from them."""
     began = time.monotonic()
     until = began + 60 * arguments.minutes
     campaign.undisturbed()
@@ -81,7 +81,7 @@ def run(campaign: Campaign, arguments: argparse.Namespace) -> bool:
         )
         if not it.sound:
             say(f"NOT sound: {it.problems}")
-            campaign.nodes.restart()  # what is still at work would write to the next study's disk
+            campaign.nodes.restart()  # leftover processes would write to the next study's disk
             kept = shutil.copytree(campaign.disk, campaign.folder / f"unsound-{len(studies)}", symlinks=True)
             say(f"kept in {kept}")
     return not left and all(one.sound for one in studies)
@@ -96,7 +96,7 @@ def command(arguments: argparse.Namespace) -> str:
 
 
 def deck(kinds: list[str], count: int, rng: random.Random) -> list[str]:
-    """So many faults, of every kind as many, in random order."""
+    """``count`` faults in random order, equally many of every kind."""
     dealt = [kinds[index % len(kinds)] for index in range(count)]
     rng.shuffle(dealt)
     return dealt

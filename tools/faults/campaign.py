@@ -1,4 +1,4 @@
-"""Studies on a cluster of two nodes, one undisturbed and then disturbed ones, each held against the first."""
+"""Runs studies on a cluster of two nodes: an undisturbed one, then disturbed ones, each compared with the first."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tools.faults.server import Server
 from tools.ray_nodes import Nodes, NotStarted
 
 MEGABYTES = 256  # of the study's disk
-PATIENCE = 1800.0  # seconds for the undisturbed study; a few minutes on an idle machine
-STUCK = 600.0  # seconds without progress, though all is mended: the study does not end
-WITHIN = 0.25  # of the undisturbed study's time: the next fault waits for a random moment in it, then for a target
+PATIENCE = 1800.0  # seconds for the undisturbed study, which takes a few minutes on an idle machine
+STUCK = 600.0  # seconds without progress, with all faults repaired, after which a study counts as stuck
+WITHIN = 0.25  # of the undisturbed study's time; the next fault waits for a random moment in it, then for a target
 GLANCE = 0.3  # seconds between two looks
 NODES = {
     "GLOO_SOCKET_IFNAME": room.CABLE,
     "OMP_NUM_THREADS": "1",
     "RAY_worker_niceness": "0",  # workers get as much of a loaded machine as the rest of the campaign
-    # The head gives a silent node up after ten seconds or so, not after a minute.
+    # The head gives a silent node up after about ten seconds instead of a minute.
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "5000",
     "RAY_health_check_failure_threshold": "3",
@@ -49,13 +49,13 @@ class Hit:
     at: float  # seconds since 1970
     victim: str = ""
     mended: float | None = None  # seconds since 1970
-    ended_command: bool = False  # or the command got over it
-    recovered: float | None = None  # seconds until the study got on
+    ended_command: bool = False  # False if the command survived it
+    recovered: float | None = None  # seconds until the study made progress again
 
 
 @dataclass
 class Disturbed:
-    """A study and what was done to it."""
+    """A study and the faults that hit it."""
 
     mode: str
     hits: list[Hit] = field(default_factory=list)
@@ -82,14 +82,14 @@ class Campaign:
         study.copy_code(self.code)
 
     def undisturbed(self) -> None:
-        """Runs the study that the others have to equal."""
+        """Runs the study that the others must equal."""
         with self._fresh("driver") as (server, environment):
             began = time.monotonic()
             command = study.start(self.study, environment, self.log)
             try:
                 failed = command.wait(PATIENCE)
             except subprocess.TimeoutExpired:
-                raise RuntimeError(f"the undisturbed study runs for {PATIENCE:.0f} s:\n{self._said()}") from None
+                raise RuntimeError(f"the undisturbed study exceeds {PATIENCE:.0f} s:\n{self._said()}") from None
             finally:
                 _end(command)
             if failed:
@@ -101,7 +101,7 @@ class Campaign:
             raise RuntimeError(f"the undisturbed study is not as it should be: {problems}")
 
     def disturbed(self, mode: str, kinds: list[str], until: float) -> Disturbed:
-        """Runs a study and strikes with these kinds in turn, which are taken from the list; none after ``until``."""
+        """Runs a study and injects these kinds of faults until ``until``, removing from the list those that hit."""
         assert self.expected is not None
         it, began = Disturbed(mode), time.monotonic()
         try:
@@ -111,7 +111,7 @@ class Campaign:
                 it.problems["ended"] = [] if ended is None else [ended]
                 if ended is None:
                     it.problems |= self._differences(server) | self._left_behind(environment)
-        except NotStarted as error:  # the server or a node, after a fault that should be mended
+        except NotStarted as error:  # the server or a node did not come back after a fault
             it.seconds = time.monotonic() - began
             it.problems["ended"] = [str(error)]
         return it
@@ -120,13 +120,13 @@ class Campaign:
         assert self.expected is not None
         try:
             return outcome.differences(self.expected, outcome.of(self.study, server.address))
-        except StudyError as error:  # a file that cannot be read: nothing can be compared
+        except StudyError as error:  # an unreadable file leaves nothing to compare
             return {"numbers": [str(error)]}
 
     def _to_the_end(
         self, it: Disturbed, kinds: list[str], server: Server, environment: dict[str, str], until: float
     ) -> str | None:
-        """Why it did not end, if it did not."""
+        """Runs the study to its end; returns why it did not end, or None."""
         while True:
             it.commands += 1
             started, command = time.time(), study.start(self.study, environment, self.log)
@@ -154,7 +154,7 @@ class Campaign:
         return time.monotonic() + self.rng.uniform(0, WITHIN * self.seconds)
 
     def _strike(self, it: Disturbed, kinds: list[str], scene: Scene) -> bool:
-        """The first kind that has a target strikes, and is mended; whether one had."""
+        """Injects and repairs the first kind of fault that has a target; returns whether there was one."""
         stage, now = scene.stage(), time.time()
         for kind in sorted(kinds, key=lambda kind: not FAULTS[kind].seldom):
             fault = FAULTS[kind]
@@ -172,7 +172,7 @@ class Campaign:
         return True
 
     def _pass(self, it: Disturbed, scene: Scene, seconds: float) -> None:
-        """Waits, but not for a command that has ended."""
+        """Waits, but no longer than the command runs."""
         until = time.monotonic() + seconds
         while scene.command.poll() is None and time.monotonic() < until:
             self._note_progress(it)
@@ -203,7 +203,7 @@ class Campaign:
 
     @contextmanager
     def _fresh(self, mode: str) -> Iterator[tuple[Server, dict[str, str]]]:
-        """An empty disk with the study on it, and a server of its own."""
+        """Empties the disk, puts the study on it, and starts a new server."""
         for path in self.disk.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(self.folder / "mlflow", ignore_errors=True)
@@ -225,7 +225,7 @@ class Campaign:
 
 @contextmanager
 def prepared(folder: Path, cells: Sequence[str], seed: int) -> Iterator[Campaign]:
-    """A campaign with its disk, its network and its cluster."""
+    """Sets up a campaign with its disk, its network and its cluster."""
     with (
         room.disk(folder / "disk", MEGABYTES),
         room.network() as network,
@@ -235,7 +235,7 @@ def prepared(folder: Path, cells: Sequence[str], seed: int) -> Iterator[Campaign
 
 
 def _explains(hits: Sequence[Hit], started: float) -> bool:
-    """Whether a command that has just failed was struck, or still felt what struck the one before it."""
+    """Whether a fault explains that a command has just failed: one during the command, or one that still lingers."""
     now = time.time()
     return any(
         hit.at >= started or (hit.mended is not None and now - hit.mended < FAULTS[hit.kind].lingers) for hit in hits
@@ -243,7 +243,7 @@ def _explains(hits: Sequence[Hit], started: float) -> bool:
 
 
 def _end(command: subprocess.Popen[bytes]) -> None:
-    """It has ended, or is made to."""
+    """Kills the command if it still runs."""
     if command.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGKILL)

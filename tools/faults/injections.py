@@ -1,4 +1,4 @@
-"""The faults: what each looks for, what it does to it, and what whoever looks after the machines does afterwards."""
+"""The faults: the target of each, what it does to the target, and the repair that an operator would make."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tools.faults.room import Network
 from tools.faults.server import Server
 from tools.ray_nodes import Nodes
 
-SECOND = 1  # the node that is struck; the head's loss would be that of the cluster
-GIVEN_UP = 60.0  # seconds in which the head has noticed what a node has been through
+SECOND = 1  # the node that faults hit; losing the head would mean losing the cluster
+GIVEN_UP = 60.0  # seconds within which the head notices what happened to a node
 STAGE = re.compile(r"^\S*python\S* -m pipeline\.(\w+)(?: (\S+))?")  # not the shell that started it
 TRAINS = re.compile(r"ray::(RayTrainWorker|_RayTrainWorker|_train_chunk)")
 TRIAL = re.compile(r"ray::ImplicitFunc")
-# When a fault has something to matter to. `params` is the stages `settings` and `ood`.
+# Stages in which a fault matters. `params` stands for the stages `settings` and `ood`.
 ON_RAY = ("tune", "train")
 TRACKED = (*ON_RAY, "evaluate", "report")
 ANY = ("params", "prepare", *TRACKED)
@@ -34,7 +34,7 @@ RAYLET = re.compile(rf"^\S*/raylet/raylet .*--node_ip_address={re.escape(room.SE
 
 @dataclass
 class Scene:
-    """What there is to strike."""
+    """The targets of faults."""
 
     nodes: Nodes
     network: Network
@@ -43,14 +43,14 @@ class Scene:
     command: subprocess.Popen[bytes]
 
     def stage(self) -> str:
-        """The stage that is running, as `train images`."""
+        """The running stage, such as `train images`."""
         found = processes(STAGE)
         match = STAGE.search(" ".join(found[0].cmdline())) if found else None
         return " ".join(filter(None, match.groups())) if match else ""
 
 
 def processes(pattern: re.Pattern[str]) -> list[psutil.Process]:
-    """Those whose command line matches."""
+    """The processes whose command line matches."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess):
@@ -62,25 +62,25 @@ def processes(pattern: re.Pattern[str]) -> list[psutil.Process]:
 class Fault:
     """One kind of fault."""
 
-    stages: Sequence[str] = ON_RAY  # in which it counts
-    seldom = False  # whether its target is there for a short time only: then it takes precedence
-    lasts = (0.0, 0.0)  # seconds until it is mended, at random
-    lingers = 0.0  # seconds after that in which it may still end a command
+    stages: Sequence[str] = ON_RAY  # in which it strikes
+    seldom = False  # whether its target exists only for a short time; such a fault takes precedence
+    lasts = (0.0, 0.0)  # range of the random number of seconds before the repair
+    lingers = 0.0  # seconds after the repair in which it may still end a command
 
     def target(self, scene: Scene) -> bool:
-        """Whether there is something to strike. When the command has ended, what is left of it is for the checks."""
+        """Whether there is a target. Once the command has ended, its remains belong to the checks."""
         return scene.command.poll() is None and scene.stage().partition(" ")[0] in self.stages
 
     def strike(self, scene: Scene, rng: random.Random) -> str | None:
-        """What it hit, if anything."""
+        """Strikes, and returns the name of the victim, or None if it hit nothing."""
         raise NotImplementedError
 
     def mend(self, scene: Scene) -> None:
-        """Makes whole what does not come back by itself."""
+        """Repairs what does not recover by itself."""
 
 
 class KillProcess(Fault):
-    """One process, of those whose command line matches."""
+    """Kills one of the processes whose command line matches."""
 
     def __init__(self, pattern: re.Pattern[str], victim: str, seldom: bool = False) -> None:
         self.pattern, self.victim, self.seldom = pattern, victim, seldom
@@ -104,7 +104,7 @@ class KillProcess(Fault):
 
 
 class KillStage(KillProcess):
-    """The driver, or, where it is a job, one of two: the driver on the cluster or the client that waits for it."""
+    """Kills the driver; with a job, either the driver on the cluster or the client that waits for it."""
 
     def __init__(self) -> None:
         super().__init__(STAGE, "driver")
@@ -114,7 +114,7 @@ class KillStage(KillProcess):
 
 
 class KillAll(Fault):
-    """`dvc repro` with everything that it started, as by a closed terminal."""
+    """Kills `dvc repro` with everything that it started, like a closed terminal."""
 
     stages = ANY
 
@@ -150,7 +150,7 @@ class KillNode(Fault):
 
 
 class KillRaylet(KillProcess):
-    """What speaks for the second node is gone; its workers and `ray start` find out by themselves."""
+    """Kills the second node's raylet; its workers and `ray start` have to notice by themselves."""
 
     lasts = (0.0, 10.0)
     lingers = GIVEN_UP
@@ -163,7 +163,7 @@ class KillRaylet(KillProcess):
 
 
 class CutNode(Fault):
-    """Its cable is pulled: nothing on it has ended, and nobody can tell."""
+    """Pulls the node's cable: its processes still run, but nobody else can tell."""
 
     lasts = (5.0, 40.0)
     lingers = GIVEN_UP
@@ -193,13 +193,13 @@ class FillDisk(Fault):
 
 
 def look_after(nodes: Nodes) -> None:
-    """A node that was given up ends by itself, at times late."""
+    """Brings the second node back if it has ended: after the head gives a node up, the node ends, sometimes late."""
     if not _runs(nodes):
         bring_back(nodes)
 
 
 def bring_back(nodes: Nodes) -> None:
-    """The second node is a member again, started anew if it is gone or the head has given it up."""
+    """Makes the second node a member again; restarts it if it is gone or the head has given it up."""
     until = time.monotonic() + 60
     while len(nodes.node_ids()) < 1 + SECOND and time.monotonic() < until and _runs(nodes):
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""What a study has come to: its numbers, its weights, its runs in MLflow. Two studies are compared by it."""
+"""The outcome of a study, for comparing two studies: its numbers, its weights, its runs in MLflow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mlflow import MlflowClient
 
 from pipeline import files
 
-TIMES = ("seconds", "chunks", "inference_ms")  # in a key: of the machine, not of the study
-SYSTEM = "system/"  # metrics that come every ten seconds, as long as a stage takes
+TIMES = ("seconds", "chunks", "inference_ms")  # keys with these words depend on the machine, not on the study
+SYSTEM = "system/"  # metrics recorded every ten seconds while a stage runs
 MADE_BY = "python -m tools.faults"
 NUMBERS = ("tune/*/best.yaml", "tune/*/trials.json", "models/**/*.json", "evaluate/*/*.json")
 
@@ -55,7 +55,7 @@ def of(study: Path, address: str) -> Outcome:
 
 
 def differences(expected: Outcome, found: Outcome) -> dict[str, list[str]]:
-    """What is wrong, by the name of the check; an empty list where nothing is."""
+    """The problems that each check found, by its name; an empty list if there are none."""
     runs = {name: runs[-1] for name, runs in found.runs.items()}
     return {
         "numbers": _unequal(expected.numbers, found.numbers),
@@ -122,7 +122,7 @@ def _metric_differences(expected: dict[str, History], found: dict[str, History])
     for key, history in found.items():
         steps = [step for step, _ in history]
         if len(set(steps)) < len(steps):
-            lines.append(f"{key}: a step is there twice")
+            lines.append(f"{key}: a step appears twice")
     for key, history in expected.items():
         if key.startswith(SYSTEM):
             continue
@@ -147,7 +147,7 @@ def _name(key: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal to the last bit."""
+    """Whether two values are equal to the last bit."""
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         return isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):

@@ -1,4 +1,4 @@
-"""The report of a campaign: what was struck, how long it took to get over it, and what the checks found."""
+"""The report of a campaign: the faults that hit, the time to recover from them, and the results of the checks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CHECKS = {
     "states": "Every run is FINISHED.",
     "models": "MLflow has the same models, logged and registered once.",
     "files": "No temporary file is left; every .json, .yaml and .pt can be read.",
-    "cache": "Every object of DVC's cache has the checksum it is named by.",
-    "status": "`dvc status` reports no change.",
-    "processes": "No orphaned process is left, and no node has a stage, a worker or a trial left.",
+    "cache": "Every object of DVC's cache has the checksum that its name states.",
+    "status": "`dvc status` reports nothing.",
+    "processes": "No orphaned process is left, and no stage, worker or trial on any node.",
     "cluster": "No job runs; no actor of ours and no placement group is left on the cluster.",
 }
 
 
 def write(document: dict[str, Any], folder: Path | None) -> None:
-    """To a folder, or else to where the recorded one is."""
+    """Writes the report to a folder, or in place of the recorded one."""
     results, page = (RESULTS, PAGE) if folder is None else (folder / RESULTS.name, folder / PAGE.name)
     files.write_json(results, document)
     files.write_text(page, markdown(document))
@@ -44,26 +44,25 @@ def markdown(document: dict[str, Any]) -> str:
     lines = [
         "# Faults",
         "",
-        f"`{document['command']}` wrote this page. It runs the same small study again and again on a Ray",
-        "cluster of two nodes, injects faults at random moments, and repeats the command, `dvc repro`, whenever it",
-        "fails. `tools/faults` has the study and the faults.",
+        f"Made by `{document['command']}`. It runs the same small study again and again on a Ray cluster of two nodes,",
+        "injects faults at random moments, and repeats the same command, `dvc repro`, whenever it fails. The study and",
+        "the faults are in `tools/faults`.",
         "",
         f"{len(hits)} of {document['faults']} faults hit, in {_count(studies)}, within {document['minutes']:.0f} "
         f"minutes on {document['machine']}. "
         f"The undisturbed study took {document['undisturbed_seconds']:.0f} s. "
         + (f"**Studies that failed a check: {unsound}.**" if unsound else "Every study passed every check."),
         "",
-        "The second node is a network namespace at the end of a virtual cable; pulling the cable cuts it off. The",
-        'study is on a small disk in memory, which "disk full" fills. Studies alternate: in one the stages connect to',
-        "the cluster (`RAY_ADDRESS=host:port`), in the next they are submitted as jobs",
-        "(`RAY_ADDRESS=http://host:port`).",
+        "The second node is a network namespace at the end of a virtual cable; pulling the cable cuts it off.",
+        "The study is on a small disk in memory, which one fault fills up. Studies alternate: in one, the stages",
+        "connect to the cluster (`RAY_ADDRESS=host:port`), in the next they are jobs (`RAY_ADDRESS=http://host:port`).",
         "",
-        "| fault | hits | command continued | command repeated | recovered after (median, longest) | in stages |",
+        "| fault | hits | command survived | command repeated | recovery (median, longest) | in stages |",
         "| --- | --- | --- | --- | --- | --- |",
         *(_row(kind, [hit for hit in hits if hit["kind"] == kind]) for kind in FAULTS),
         "",
-        "A study has recovered when it finishes an epoch, a trial, a chunk of networks or a stage after the fault;",
-        "further faults may strike before that.",
+        "A study has recovered when it finishes an epoch, a trial, a chunk of networks or a stage after the fault.",
+        "Further faults may hit before that.",
         "",
         "| check, after every study | studies that passed |",
         "| --- | --- |",
@@ -105,7 +104,7 @@ def _lines(problems: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Writes the page anew from the recorded figures."""
+    """Writes the page again from the recorded figures."""
     files.write_text(PAGE, markdown(json.loads(RESULTS.read_text())))
 
 

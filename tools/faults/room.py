@@ -1,7 +1,7 @@
-"""Namespaces of the campaign's own: what it cuts, fills or kills is nobody else's, and nothing of it outlives it.
+"""The campaign's own namespaces: what it cuts, fills or kills belongs to nobody else, and nothing outlives it.
 
-In them it has its own process table, a network in which the second node is a machine of its own at the other end of a
-cable, and a small disk for the study. Root may make them, and everybody where user namespaces are allowed.
+They have their own process table, a network in which the second node is a separate machine at the other end of a cable,
+and a small disk for the study. Root may create them, and everybody else if the system allows user namespaces.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pathlib import Path
 
 from tools.ray_nodes import Place
 
-CABLE = "cable0"  # the name of either end
+CABLE = "cable0"  # the name of both ends
 HEAD, SECOND = "10.77.0.1", "10.77.0.2"
 _INSIDE = "MNVI_FAULTS_INSIDE"
 
 
 class NoRoom(Exception):
-    """This system does not let us have namespaces; its message says why."""
+    """This system does not allow namespaces; the message says why."""
 
 
 def enter(module: str, arguments: Sequence[str]) -> None:
-    """Returns inside; outside, starts the module anew in there and ends as it does."""
+    """Inside the namespaces, returns; outside, restarts the module inside and exits with its exit code."""
     if os.environ.pop(_INSIDE, None):
         return
     check()
-    # The shell is the first process in there, which has to see off those whose parents are gone; python would not.
+    # The shell is the first process inside and has to reap orphaned processes; python would not.
     program = [*_unshare(), "sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-m", module, *arguments]
     os.execvpe(program[0], program, {**os.environ, _INSIDE: "1"})
 
@@ -41,10 +41,10 @@ def check() -> None:
     """Raises NoRoom where `enter` would fail."""
     missing = [name for name in ("unshare", "nsenter", "ip", "mount") if shutil.which(name) is None]
     if missing:
-        raise NoRoom(f"{', '.join(missing)}: not installed; they are part of util-linux and iproute2")
+        raise NoRoom(f"{', '.join(missing)}: not installed; install util-linux and iproute2")
     trial = subprocess.run([*_unshare(), "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True)
     if trial.returncode:
-        raise NoRoom(f"namespaces are not permitted here ({trial.stderr.strip()}); run it as root, or allow them")
+        raise NoRoom(f"namespaces are not permitted here ({trial.stderr.strip()}); run as root, or allow them")
 
 
 def _unshare() -> list[str]:
@@ -54,7 +54,7 @@ def _unshare() -> list[str]:
 
 @contextmanager
 def disk(folder: Path, megabytes: int) -> Iterator[None]:
-    """A disk of that size in place of the folder."""
+    """Mounts a disk of that size at the folder."""
     folder.mkdir(parents=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(folder))
     try:
@@ -80,7 +80,7 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """Two machines, as far as the network is concerned."""
+    """Makes a network that looks like two machines."""
     second = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
     try:
         made = Network(second.pid)

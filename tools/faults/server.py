@@ -1,4 +1,4 @@
-"""An MLflow server that can be killed and started again."""
+"""An MLflow server that the campaign can kill and start again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Server:
         return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Answers when this returns."""
+        """Starts the server, and returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         store = ["--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "artifacts"]
         place = ["--host", self.host, "--port", str(self.port), "--allowed-hosts", f"{self.host}:{self.port}"]

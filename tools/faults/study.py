@@ -1,4 +1,4 @@
-"""The study that is disturbed: both kinds of cells, each searched, the images trained by two workers."""
+"""The study that the campaign disturbs: cells of both kinds, each with a search; two workers train the images."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CELLS = {
     "table": {"experiment": "table", "data": "table", "method": "mnvi"},
     "images": {"experiment": "images", "data": "images", "method": "mnvi"},
 }
-# Enough runs for two chunks, and enough epochs that a chunk lasts for seconds. The last point of a grid is its best, so
-# that ASHA ends no trial: that depends on time.
+# Enough runs for two chunks, and enough epochs that a chunk lasts for seconds. The last point of each grid is its best,
+# so that ASHA ends no trial: which trials it ends depends on timing.
 TABLE = {
     "kind": "regression",
     "data": "table",
@@ -103,7 +103,7 @@ PARAMS: dict[str, Any] = {
 
 
 def copy_code(folder: Path) -> None:
-    """What all studies of a campaign have in common, even if somebody works on the project meanwhile."""
+    """Copies the code that all studies of a campaign share, even if somebody edits the project meanwhile."""
     for name in CODE:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", ".dvcignore"):
@@ -111,7 +111,7 @@ def copy_code(folder: Path) -> None:
 
 
 def make(folder: Path, code: Path, cells: Sequence[str], environment: Mapping[str, str]) -> None:
-    """A DVC project with that code and its stages, and some of the cells."""
+    """Makes a DVC project with that code, its stages and these cells."""
     shutil.copytree(code, folder)
     chosen = {"data": list(cells), "cells": {name: CELLS[name] for name in cells}, "search": list(cells)}
     params = {**PARAMS, "study": {**PARAMS["study"], **chosen}}
@@ -125,7 +125,7 @@ def make(folder: Path, code: Path, cells: Sequence[str], environment: Mapping[st
 
 
 def start(folder: Path, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """The command that every fault is followed by, in a session of its own."""
+    """Starts the command, which is also repeated after a fault, in its own session."""
     with log.open("ab") as output:
         return subprocess.Popen(
             COMMAND,
@@ -139,7 +139,7 @@ def start(folder: Path, environment: Mapping[str, str], log: Path) -> subprocess
 
 
 def progress(folder: Path, storage: Path) -> float:
-    """When the study last got on: an epoch, a trial, a chunk or a stage was finished. Seconds since 1970."""
+    """When the study last finished an epoch, a trial, a chunk or a stage, in seconds since 1970."""
     marks = [folder / "dvc.lock"]
     for pattern in ("**/checkpoint-*.pt", "**/trial*.json", "**/networks-*.pt"):
         marks += [*(folder / "work").glob(pattern), *storage.glob(pattern)]
@@ -161,7 +161,7 @@ def _write_table(folder: Path) -> None:
 
 
 def _write_images(folder: Path, count: int) -> None:
-    """Two classes that differ in where they are bright."""
+    """Writes images of two classes; those of one are brighter in the upper half."""
     numbers = np.random.default_rng(count)
     for index in range(count):
         pixels = numbers.integers(0, 150, (28, 28, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""What a study must not leave behind: half-written files, a damaged cache, processes, work on the cluster."""
+"""Finds what a study must not leave behind: half-written files, a damaged cache, processes, work on the cluster."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pipeline.errors import StudyError
 from tools.faults.injections import STAGE, TRAINS, TRIAL, processes
 from tools.ray_nodes import Nodes
 
-PATIENCE = 60.0  # seconds in which what was killed may still be dying
+PATIENCE = 60.0  # seconds that a killed process may take to die
 CACHE = Path(".dvc/cache/files/md5")
 _OF_RAY = "ray"  # folders with Ray's own files, which nobody reads
-_STAYS = ("_AutoscalingCoordinatorActor", "PlacementGroupCleaner")  # Ray Train's own, which take no CPU
+_STAYS = ("_AutoscalingCoordinatorActor", "PlacementGroupCleaner")  # Ray Train's own actors, which take no CPU
 _READ = {".json": files.read_json, ".yaml": files.read_yaml, ".pt": files.read_tensors}
 
 
 def half_written(folders: Sequence[Path]) -> list[str]:
-    """Files with temporary names, and those that cannot be read."""
+    """Files with temporary names, and unreadable files."""
     lines = []
     for folder in folders:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             if _OF_RAY in path.relative_to(folder).parts[:-1]:
                 continue
             if path.name.endswith(".tmp"):
-                lines.append(f"{path}: a temporary name")
+                lines.append(f"{path}: has a temporary name")
             elif read := _READ.get(path.suffix):
                 try:
                     read(path, "python -m tools.faults")
@@ -42,34 +42,34 @@ def half_written(folders: Sequence[Path]) -> list[str]:
 
 
 def damaged_cache(study: Path) -> list[str]:
-    """Objects of DVC's cache whose content is not what their name says."""
+    """Objects of DVC's cache whose content does not match their name."""
     lines = []
     for path in sorted((study / CACHE).glob("??/*")):
         name = (path.parent.name + path.name).removesuffix(".dir")
         if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != name:
-            lines.append(f"{path}: its content has another checksum")
+            lines.append(f"{path}: the checksum of its content differs from its name")
     return lines
 
 
 def out_of_date(study: Path, environment: Mapping[str, str]) -> list[str]:
-    """What `dvc status` has to say against it."""
+    """The report of `dvc status`, if anything is out of date."""
     command = ["python", "-m", "dvc", "status", "--quiet"]
     done = subprocess.run(command, cwd=study, env=environment, capture_output=True, text=True)
     return [f"dvc status: {done.stdout}{done.stderr}"] if done.returncode else []
 
 
 def orphans() -> list[str]:
-    """Processes that nobody looks after: of those in our own process table, all that do not descend from us."""
+    """Orphaned processes: all those in our own process table that do not descend from us."""
     return _until_none(_orphans)
 
 
 def still_at_work() -> list[str]:
-    """Stages, workers and trials. Those that a node has started descend from us, as the nodes do."""
+    """Stages, workers and trials that still run. They may descend from us, because the nodes that start them do."""
     return _until_none(_still_at_work)
 
 
 def left_on_cluster(nodes: Nodes) -> list[str]:
-    """Jobs, actors and placement groups that are still there, and hold what others could use."""
+    """Jobs, actors and placement groups that still exist and hold resources."""
     return _until_none(lambda: _left_on_cluster(nodes))
 
 

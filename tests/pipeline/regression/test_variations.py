@@ -63,7 +63,7 @@ def test_other_settings_start_anew_and_say_so(trained, capsys, change):
         write_params(Path("params.yaml"), recipe={"learning_rate": 0.01})
     found = run(runs="2" if change == "runs" else "1")
     assert len(found) == 1 and len(trained) == 3
-    assert f"{FILE} was made with other settings, data or --runs; starting anew" in capsys.readouterr().out
+    assert f"{FILE} was made with other settings, data or --runs; starting over" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
