@@ -183,7 +183,7 @@ def test_a_ctrl_c_that_comes_right_before_the_wait_for_an_answer_is_seen(monkeyp
 )
 def test_ctrl_c_at_a_terminal_asks_what_to_do(keys: str, said: str) -> None:
     ours, its = pty.openpty()
-    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    places = [str(Path(__file__).parent), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", FOLLOWS],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
