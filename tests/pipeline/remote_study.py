@@ -17,7 +17,7 @@ from commands import command
 
 from tools.ray_nodes import Nodes
 
-# A server of MLflow that is away: what would be told to it is kept, and nobody waits.
+# An MLflow server that is away: records are kept, and nobody waits.
 AWAY = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "MNVI_TRACKING_WAIT": "0"}
 PATIENCE = 900.0  # seconds for one command: the machine may be busy
 MNVI = {"mnvi": {"hyperparameters": {"kappa_over_n": 1.0e-6, "prior_variance": 1.0e-3}}}
