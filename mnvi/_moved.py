@@ -12,18 +12,24 @@ from mnvi.values.base import restored
 
 _GONE = {
     "DataParallel": "use torch.nn.parallel.DistributedDataParallel, one process per device; it needs nothing from here",
+    "optimizers": "use torch.optim, also on the flat tensors of replicas",
     "quadrature": "write mnvi.elementwise(function, 'quadrature', order=...)",
     "taylor": "write mnvi.elementwise(function, 'taylor')",
+    "vision": "import torchvision itself; it needs a build that fits torch's",
 }
 
 # Where the classes and functions that version 0.1.0 pickled are now.
 _PLACES = {
     "mnvi.attention": ("mnvi.layers.attention", "mnvi.layers.shifted_windows"),
-    "mnvi.folding": ("mnvi.inference.folding",),
+    "mnvi.blocks": ("mnvi.replicas.step",),
+    "mnvi.folding": ("mnvi.inference.folding", "mnvi.inference.batch_norm_pairs"),
     "mnvi.frozen": ("mnvi.inference.frozen",),
     "mnvi.mean_calls": ("mnvi.conversion.mean_calls",),
     "mnvi.montecarlo": ("mnvi.methods.montecarlo", "mnvi.methods.ensemble"),
     "mnvi.objective": ("mnvi.elbo",),
+    "mnvi.parallel": (),
+    "mnvi.recipe": ("mnvi.replicas.recipe",),
+    "mnvi.registry": ("mnvi.rules.table",),
     "mnvi.outputs": ("mnvi.values.samples",),
     "mnvi.settings": ("mnvi.rules.options",),
     "mnvi.value": ("mnvi.values.base",),
@@ -40,9 +46,11 @@ class _Moved(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         for place in _PLACES[self.__name__]:
-            if not name.startswith("__") and hasattr(module := import_module(place), name):
+            if hasattr(module := import_module(place), name):
                 return getattr(module, name)
-        raise AttributeError(
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ImportError(  # not an AttributeError, whose message unpicklers replace by their own
             f"{self.__name__}.{name} moved in mnvi 0.2, and old files cannot load it; load the file with mnvi 0.1, "
             "save the model's state_dict(), and load that into a model made by mnvi.convert"
         )

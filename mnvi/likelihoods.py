@@ -185,7 +185,7 @@ class GaussianLikelihood(Likelihood):
         return Uncertainty(total, aleatoric, total - aleatoric)
 
     def _shift(self, out: Output) -> Tensor | float:
-        """How far a factor exp(−c) moves the mean of μ: their covariance."""
+        """Shift of μ's mean caused by the factor exp(−c): their covariance."""
         if isinstance(out, JointGaussian) and not self.homoscedastic:
             return out.cov[..., 0, 1]
         return 0.0

@@ -43,6 +43,8 @@ def progress(state: Anywhere, cell: Cell, stage: str, made_for: MadeFor) -> Anyw
         return folder
     differs = ["unmarked"] if mark is None else differences(mark["made_for"], made_for)
     if not differs:
+        if mark is not None and mark.get("adopt"):  # it fits by now: a later change is a change again
+            _write_mark(folder, made_for, adopted=mark.get("adopted", []))
         return folder
     if mark is not None and mark.get("adopt"):
         say(f"{cell.name}: {stage} continues from adopted state, although these differ: {_listed(differs)}")

@@ -53,11 +53,11 @@ def side(name: str) -> int:
 
 
 def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
-    """Try one network; raises AssertionError or what the network raised where something is wrong.
+    """Try one network; raise AssertionError, or the network's own exception, if a check fails.
 
     Args:
         pixels: side of the images, if not the family's own.
-        options: further ones of the network.
+        options: extra arguments for the network.
     """
     from mnvi._torchvision import torchvision
 

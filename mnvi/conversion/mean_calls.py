@@ -17,6 +17,7 @@ import ast
 import dis
 import functools
 import inspect
+import linecache
 import re
 import sys
 import traceback
@@ -105,7 +106,8 @@ def _complete_message(module: nn.Module, args: Any, output: Any) -> None:
     if trace is None:
         return
     place = traceback.extract_tb(trace)[0]
-    found = re.search(r"([\w.\[\]]+)\.(mean|var|std)\(", place.line or "")
+    call = linecache.getline(place.filename, place.lineno or 0).encode()[place.colno : place.end_colno].decode()
+    found = re.match(r"(.*)\.(mean|var|std)\(", call)
     if found is None and not any(name in trace.tb_frame.f_code.co_names for name in _NAMES):
         return
     name, method = found.groups() if found else ("x", "mean")

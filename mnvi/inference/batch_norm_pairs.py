@@ -110,7 +110,7 @@ def _traced_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module,
 
 
 def _fits(layer: Any, norm: Any) -> bool:
-    """No subclasses and no hooks: those may compute something else, these may read values in between or set weights."""
+    """Only plain layers without hooks: a subclass may compute something else, and a hook may read or set values."""
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
     if hooked or type(layer) not in _LAYERS or type(norm) not in _NORMS:
         return False

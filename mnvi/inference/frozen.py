@@ -77,8 +77,9 @@ class FrozenMeanField(FrozenPosterior):
     """
 
     def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
-        spread = widened(layer.weight_variance()) * layer.geometry.along_outputs(gain, layer.weight)
-        bias_spread = layer.bias_variance()
+        posterior = _learnt(layer)
+        spread = widened(posterior.weight_variance(layer)) * layer.geometry.along_outputs(gain, layer.weight)
+        bias_spread = posterior.bias_variance(layer)
         return {
             "spread": spread,
             "second_moment": spread + widened(layer.weight).square(),
@@ -107,7 +108,7 @@ class FrozenSharedMeanField(FrozenPosterior):
     """
 
     def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
-        spread = widened(layer.weight_variance())
+        spread = widened(_learnt(layer).weight_variance(layer))
         affine = layer.geometry
         return {
             # one output per group

@@ -38,7 +38,7 @@ def build(name: str, network: Network, **hyperparameters: Any) -> nn.Module:
         name: one of the above.
         network: a function that builds the deterministic network, or such a network, which is copied; an ensemble needs
             the function.
-        hyperparameters: those of the method.
+        hyperparameters: keyword arguments of the method.
 
     Example:
         >>> import torch, mnvi

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Destination:
+class _Destination(threading.local):
     """Whether recorded operations will go through torch's compiler, which fuses plain operations but cannot look into
     those written for eager mode."""
 
-    compiler = False
+    def __init__(self) -> None:
+        self.compiler = False
+
+
+Destination = _Destination()
 
 
 @contextmanager

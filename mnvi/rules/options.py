@@ -77,7 +77,8 @@ class options:
 
     ``options(...)`` by itself changes nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options
     are a context variable: each thread and each asynchronous task has its own, and a new thread starts with the
-    defaults. Put a block around a compiled function, not inside it; a changed option recompiles the function.
+    defaults. Compiled functions follow the options of their thread, whatever the task. Put a block around a compiled
+    function, not inside it; a changed option recompiles the function.
 
     Example:
         >>> import torch, mnvi

@@ -107,7 +107,7 @@ class RandomValue:
         if self.dim() == 0:  # torch.tensor(x) takes x for nested lists and ends up here
             kind = type(self).__name__
             raise TypeError(
-                f"a {kind} without dimensions has no length, and torch.tensor takes no {kind}; use its "
+                f"torch.tensor takes no {kind}, and a {kind} without dimensions has no length; use its "
                 f"{self._readable}, which are tensors"
             )
         return len(self.mean)

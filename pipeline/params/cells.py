@@ -88,7 +88,7 @@ class Cell:
         called = [method.reference, network.build, *(metric.function for metric in metrics)]
         added = [METHODS.origin(method.name), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
         added += [METRICS.origin(metric.name) for metric in metrics]
-        return sorted({*filter(None, added), *map(registry.module_of, called)})
+        return sorted({*filter(None, added), *(code.home(registry.spelled(one)) for one in called)})
 
     def foreign_code(self, stage: str) -> list[str]:
         """The modules of :meth:`named_code` that belong to other packages."""

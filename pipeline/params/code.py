@@ -65,7 +65,7 @@ AROUND = (
     "pipeline.tracking",
     "pipeline.values",
 )
-BY_NAME = ("mnvi._moved", "mnvi.inference", "mnvi.metrics", "mnvi.replicas")
+BY_NAME = ("mnvi._moved", "mnvi.inference", "mnvi.methods", "mnvi.metrics", "mnvi.models", "mnvi.replicas")
 LIBRARY = "mnvi"
 OWN = ("pipeline", LIBRARY)
 
@@ -75,6 +75,12 @@ Digests = dict[str, str]  # module to digest
 def entry(kind: str, stage: str) -> str:
     """The module whose `run` function is the stage."""
     return ENTRIES[kind][stage]
+
+
+def home(reference: str) -> str:
+    """The module that defines what "package.module:function" names."""
+    module, _, name = reference.partition(":")
+    return _home(module, name) if name and _is_in(module, OWN) else module
 
 
 def of(kind: str, stage: str, plugins: Iterable[str] = ()) -> Digests:

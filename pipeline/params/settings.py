@@ -238,7 +238,7 @@ class Experiment:
         return replace(self, epochs=epochs, milestones=milestones, kappa=kappa)
 
     def with_recipe(self, hyperparameters: dict[str, Any]) -> Experiment:
-        """The experiment with those of the hyperparameters that are part of the recipe."""
+        """The experiment, updated with the hyperparameters that belong to its recipe."""
         return replace(self, **{key: value for key, value in hyperparameters.items() if key in RECIPE_KEYS})
 
 

@@ -95,10 +95,6 @@ def fitting(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[st
     return {name: offered[name] for name in inspect.signature(function).parameters if name in offered}
 
 
-def module_of(reference: Reference) -> str:
-    return spelled(reference).partition(":")[0]
-
-
 def essence(entry: Any) -> dict[str, Any]:
     """The fields of an entry that results depend on. Fields with `compare=False`, such as labels, do not matter."""
     kept = {one.name: getattr(entry, one.name) for one in fields(entry) if one.compare}

@@ -1,6 +1,6 @@
 """The known networks. `network: package.module:function` in an experiment names any other, with its `arguments`.
 
-The function gets those of the following arguments that its signature names. For images: `num_classes`, `in_channels`
+The function receives whichever of these arguments its signature names. For images: `num_classes`, `in_channels`
 and `dropout`. For tables: `in_features`, `hidden`, `out_features` and `dropout`. For both: the keys of the experiment
 that its entry lists in `needs`. It also gets the experiment's `arguments`, which take precedence.
 """

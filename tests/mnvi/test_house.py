@@ -61,7 +61,17 @@ def room(path: Path) -> str:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "moments").rglob("*.py")), ids=lambda path: path.stem)
 def test_moments_import_nothing_but_torch_and_themselves(path: Path) -> None:
-    standard = {"__future__", "collections", "dataclasses", "contextlib", "functools", "math", "sys", "typing"}
+    standard = {
+        "__future__",
+        "collections",
+        "dataclasses",
+        "contextlib",
+        "functools",
+        "math",
+        "sys",
+        "threading",
+        "typing",
+    }
     foreign = {name for name in imports(path) if name.partition(".")[0] not in {"torch"} | standard}
     assert all(name == "mnvi.moments" or name.startswith("mnvi.moments.") for name in foreign), foreign
 

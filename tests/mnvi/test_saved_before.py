@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,22 @@ def test_a_name_that_old_files_no_longer_find_says_what_to_do() -> None:
     module = __import__("mnvi.montecarlo", fromlist=["Ensemble"])
     assert module.Ensemble is mnvi.Ensemble
     with pytest.raises(
-        AttributeError, match=r"mnvi.montecarlo.Forgotten moved in mnvi 0\.2, .* save the model's state_dict"
+        ImportError, match=r"mnvi.montecarlo.Forgotten moved in mnvi 0\.2, .* save the model's state_dict"
     ):
         _ = module.Forgotten
+
+
+@pytest.mark.parametrize("name", ["mnvi.parallel.DataParallel", "mnvi.montecarlo.Forgotten"])
+def test_torch_load_says_it_too(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    old = f"c{module}\n{attribute}\n.".encode()  # a pickle of the class
+    with pytest.raises(ImportError, match=rf"{name} moved .* save the model's state_dict"):
+        pickle.loads(old)
+
+
+def test_a_hook_of_a_folded_model_and_a_recipe_are_found() -> None:
+    assert pickle.loads(b"cmnvi.folding\n_AsTraced\n.").__name__ == "_AsTraced"
+    assert pickle.loads(b"cmnvi.recipe\nRecipe\n.") is mnvi.replicas.Recipe
 
 
 @pytest.mark.parametrize(

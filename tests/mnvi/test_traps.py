@@ -63,7 +63,7 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         "with the classes in dimension 1; they must come last: pass out.movedim(1, -1)",
         lambda: ELBO(single(2, 3, 5, 5), torch.zeros(2, 5, 5).long(), 0),
     ),
-    "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian; use its .mean", lambda: torch.tensor(OUT)),
+    "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian, and", lambda: torch.tensor(OUT)),
     "Normal(gaussian, 1)": (mnvi.NoRuleError, "Normal(x.mean, x.std)", lambda: Normal(OUT, 1.0)),  # type: ignore[arg-type]
     "Categorical(logits=gaussian)": (mnvi.NoRuleError, "takes tensors", lambda: Categorical(logits=OUT)),  # type: ignore[arg-type]
 }
@@ -122,6 +122,15 @@ class WithSuper(Base):
         return super().forward(x)
 
 
+def twice(x: Tensor) -> Tensor:
+    return torch.mean(x, 1) + x[:, :2].mean(1)
+
+
+class WithBoth(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return twice(self.layer(x))
+
+
 class WithAnotherMistake(Base):
     def forward(self, x: Tensor) -> Tensor:
         return scaled(self.layer(x))(1)
@@ -131,6 +140,7 @@ class WithAnotherMistake(Base):
     ("model", "message"),
     [
         (WithHelper, r"x.mean\(...\) of a Gaussian is not a method: write torch.mean\(x, ...\) \(.*, line \d+, in gap"),
+        (WithBoth, r"x\[:, :2\].mean\(...\) of a Gaussian is not a method: write torch.mean\(x\[:, :2\], ...\)"),
         (WithSuper, r"write torch.mean\(.*test_traps.py, line \d+, in forward\)"),
     ],
 )

@@ -290,8 +290,8 @@ def test_its_code_counts_for_the_stages_that_use_it(outside: Path) -> None:
     before, plain_before = fingerprints(own), fingerprints(plain)
     assert own.foreign_code("train") == ["outside.code", "outside.study"]
     assert [plain.foreign_code(stage) for stage in stages] == [[], ["outside.study"]]  # of its metrics
-    assert plain.named_code("train") == ["mnvi.methods", "mnvi.models"]
-    assert "mnvi.metrics" in plain.named_code("evaluate")
+    assert plain.named_code("train") == ["mnvi.methods.by_name", "mnvi.models._lenet"]
+    assert "mnvi.metrics.calibration" in plain.named_code("evaluate")
     noisy = {"name": "noisy", "build": "outside.code:noisy", "has_kl": False, "samples": False, "members": False}
     assert registry.essence(own.entries("train")[0]) == noisy
     (outside / "code.py").write_text(CODE + "\nX = 1\n")

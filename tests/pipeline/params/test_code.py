@@ -14,7 +14,7 @@ import pytest
 from pipeline.errors import StudyError
 from pipeline.params import code
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TRAINING = [(kind, stage) for kind in ("regression", "classification") for stage in ("tune", "train")]
 CELLS = {"regression": "boston-mnvi", "classification": "lenet-mnist-mnvi"}
 EVERYTHING = [(kind, stage) for kind, stages in code.ENTRIES.items() for stage in stages]
@@ -85,7 +85,9 @@ def test_comments_docstrings_and_layout_count_for_nothing(changed, name):
         ("pipeline/regression/evaluation.py", {("regression", "evaluate")}),
         ("pipeline/regression/folds.py", {("regression", stage) for stage in ("tune", "train", "evaluate")}),
         ("pipeline/searching.py", {("regression", "tune"), ("classification", "tune")}),
-        ("mnvi/metrics/calibration.py", {("regression", "evaluate"), ("classification", "evaluate")}),
+        ("mnvi/metrics/calibration.py", {("classification", "evaluate")}),  # tables have no such metric
+        ("mnvi/models/_lenet.py", {("classification", stage) for stage in ("tune", "train", "predict", "evaluate")}),
+        ("mnvi/models/_resnet.py", set()),  # no cell here uses it
         ("mnvi/likelihoods.py", set(EVERYTHING) - {("data", "prepare")}),
         ("pipeline/data/table_sources.py", {("data", "prepare")}),
         ("pipeline/report/drawing.py", set()),
