@@ -65,7 +65,7 @@ def test_a_stage_that_is_terminated_while_it_waits_for_ray_ends_in_order(monkeyp
         stage.terminate()
         out, err = stage.communicate(timeout=PATIENCE)
         assert (stage.returncode, out) == (console.INTERRUPTED, "in order\n"), err
-        assert "terminated; the same command goes on" in err and "SIGTERM" not in err
+        assert "terminated; run the same command to continue" in err and "SIGTERM" not in err
         assert os.listdir(folder) == []
 
 
@@ -80,7 +80,7 @@ def test_a_folder_that_is_too_deep_for_rays_sockets_is_named(monkeypatch, tmp_pa
     deep = tmp_path / ("deep" * 20)
     deep.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(deep))
-    with pytest.raises(StudyError, match=r"Ray cannot start there .* set RAY_TMPDIR to a folder"), cluster.connected():
+    with pytest.raises(StudyError, match=r"Ray cannot start there .* set RAY_TMPDIR to a writable folder"), cluster.connected():
         pytest.fail("started where it cannot")
     assert not ray.is_initialized() and not list(deep.iterdir())
 
@@ -93,7 +93,7 @@ def test_a_machine_that_is_too_busy_for_ray_is_told_without_a_traceback(monkeypa
         raise Exception("The current node timed out during startup.")  # as Ray does
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(StudyError, match=r"Ray did not start .*timed out.* give the same command"), cluster.connected():
+    with pytest.raises(StudyError, match=r"Ray did not start .*timed out.* run the same command"), cluster.connected():
         pytest.fail("started")
     assert len(tried) == private_ray.ATTEMPTS
 

