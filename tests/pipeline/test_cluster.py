@@ -80,7 +80,10 @@ def test_a_folder_that_is_too_deep_for_rays_sockets_is_named(monkeypatch, tmp_pa
     deep = tmp_path / ("deep" * 20)
     deep.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(deep))
-    with pytest.raises(StudyError, match=r"Ray cannot start there .* set RAY_TMPDIR to a writable folder"), cluster.connected():
+    with (
+        pytest.raises(StudyError, match=r"Ray cannot start there .* set RAY_TMPDIR to a writable folder"),
+        cluster.connected(),
+    ):
         pytest.fail("started where it cannot")
     assert not ray.is_initialized() and not list(deep.iterdir())
 
