@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.names import unknown
-from pipeline.params import pictures
+from pipeline.params import fitting_images
 from pipeline.params.settings import Dataset, Experiment, Place, Study
 from pipeline.registry import networks
 from pipeline.registry.images import IMAGES
@@ -17,7 +17,7 @@ def check_dataset(dataset: Dataset) -> None:
     path = f"datasets.{dataset.name}"
     if dataset.kind == "images" and dataset.name not in IMAGES:
         raise unknown(path, dataset.name, IMAGES, "a known image set")
-    pictures.check_validation(dataset)
+    fitting_images.check_validation(dataset)
     if dataset.splits == "kfold" and dataset.folds is None:
         raise StudyError(f"{path}.folds: is missing, but splits: kfold needs it; add e.g. folds: 10")
     if dataset.kind == "table" and (dataset.folder is None) == (dataset.file is None):
@@ -39,7 +39,7 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
         raise StudyError(f"{path}.nesterov: true needs momentum, which is 0; set momentum: 0.9 or nesterov: false")
     _check_network(path, experiment)
     if experiment.kind == "classification":
-        pictures.check_experiment(experiment, datasets[experiment.data])
+        fitting_images.check_experiment(experiment, datasets[experiment.data])
     for name, method in experiment.methods.items():
         entry = METHODS[name]
         if entry.networks and experiment.network not in entry.networks:
