@@ -24,7 +24,6 @@ _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmu
 
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
 _COMPARED = "random values cannot be compared: compare x.mean; a distribution takes tensors, Normal(x.mean, x.std)"
-_SOFTMAX = "probabilities of random logits are an expectation: mnvi.CategoricalLikelihood().predictive(x)"
 _NUMBERS = "it returns plain numbers, which only the tensors of a random value have: use x.mean or x.var"
 _RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"
 _POWER = "a power with a random exponent and a positive base is an exponential: torch.exp(x * math.log(base))"
@@ -42,7 +41,6 @@ _HINTS = {
         (_RECURRENCES, _RECURRENT),
         ("__rpow__", _POWER),
         ("eq ne lt le gt ge equal allclose isclose", _COMPARED),
-        ("logsumexp", _SOFTMAX),
     )
     for name in names.split()
 }

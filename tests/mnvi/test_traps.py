@@ -64,8 +64,21 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         lambda: ELBO(single(2, 3, 5, 5), torch.zeros(2, 5, 5).long(), 0),
     ),
     "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian, and", lambda: torch.tensor(OUT)),
-    "Normal(gaussian, 1)": (mnvi.NoRuleError, "Normal(x.mean, x.std)", lambda: Normal(OUT, 1.0)),  # type: ignore[arg-type]
-    "Categorical(logits=gaussian)": (mnvi.NoRuleError, "takes tensors", lambda: Categorical(logits=OUT)),  # type: ignore[arg-type]
+    "Normal(gaussian, 1)": (
+        TypeError,
+        "takes tensors, not a Gaussian; Normal(x.mean, x.std)",
+        lambda: Normal(OUT, 1.0, validate_args=True),  # type: ignore[arg-type]
+    ),
+    "Normal(gaussian, 1) without validation, which the compiler switches off": (
+        TypeError,
+        "takes tensors, not a Gaussian; Normal(x.mean, x.std)",
+        lambda: Normal(OUT, 1.0, validate_args=False),  # type: ignore[arg-type]
+    ),
+    "Categorical(logits=gaussian)": (
+        mnvi.NoRuleError,
+        "a distribution takes tensors",
+        lambda: Categorical(logits=OUT, validate_args=True),  # type: ignore[arg-type]
+    ),
 }
 
 

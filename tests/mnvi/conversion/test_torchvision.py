@@ -42,7 +42,7 @@ def test_every_family_is_among_the_smallest() -> None:
 
 def test_the_table_names_the_reason_of_a_failure() -> None:
     text = table({"net": {"model": "net", "works": False, "reason": "no rule for torch.fft"}})
-    assert "0 of the 1 tried work" in text and "| net | no: no rule for torch.fft |" in text
+    assert "0 of the 1 networks tried work" in text and "| net | no: no rule for torch.fft |" in text
 
 
 @pytest.mark.parametrize(("arguments", "tried"), [([], ["new"]), (["--again"], ["new", "old"]), (["old"], ["old"])])
