@@ -52,7 +52,7 @@ lock: setup  ## write requirements.lock from pyproject.toml and the installed ve
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)
 
-study: setup lockfile  ## run the study that params.yaml selects (the default one: a quarter of an hour on two cores)
+study: setup lockfile  ## run the study that params.yaml selects (the default one: nine minutes on two cores)
 	$(DVC) repro
 	@$(RUN) -m pipeline.params report
 
