@@ -7,6 +7,9 @@ With :math:`d = \mu/\sigma`, :math:`a = |d|`, :math:`q = \Phi(-a)` and :math:`t 
 
 No term is a difference of large numbers for ``d >= -1``; for smaller ``d`` the relative error grows like
 :math:`d^2 \epsilon` while the values themselves vanish like :math:`\varphi(d)`.
+
+``SMALLEST_VARIANCE`` only keeps a ratio finite. The floor under the variance is an option, ``relu_floor`` in
+``mnvi/rules/options.py``, and is applied before these formulas.
 """
 
 from __future__ import annotations
