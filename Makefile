@@ -7,7 +7,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 # The stages of dvc.yaml call `python`, which must be the one of .venv.
-DVC := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m dvc
+PATHS := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+# All stages of one command share a Ray.
+REPRO := $(PATHS) $(RUN) -m pipeline.shared_ray $(RUN) -m dvc repro
 BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi pipeline tools benchmarks
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # The tests of a file share a cluster or a study that takes long to make, so they stay on one worker.
@@ -53,7 +55,7 @@ lock: setup  ## write requirements.lock from pyproject.toml and the installed ve
 	touch $(INSTALLED)
 
 study: setup lockfile  ## run the study that params.yaml selects (the default one: nine minutes on two cores)
-	$(DVC) repro
+	$(REPRO)
 	@$(RUN) -m pipeline.params report
 
 # In the image dvc.lock is a link into a volume. On a new volume its target is missing, and DVC refuses such a link.
@@ -62,7 +64,7 @@ lockfile:
 
 uci images paper: setup  ## run a whole table of the paper, or both, into recorded/<name>
 	$(RUN) -m pipeline.params select $@
-	$(DVC) repro
+	$(REPRO)
 	$(RUN) -m pipeline.params select default
 
 ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000

@@ -15,8 +15,18 @@ from mnvi.conversion import convert
 from mnvi.elbo import ELBO, Objective, StepSchedule, Terms, kl_divergence
 from mnvi.inference import export, optimize_for_inference
 from mnvi.layers import bayesian_layers, register_layer
-from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood, Uncertainty, moment_matched
-from mnvi.methods import DVI, Ensemble, MonteCarlo, mc_dropout
+from mnvi.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    Likelihood,
+    PoissonLikelihood,
+    StandardDeviations,
+    StudentTLikelihood,
+    Uncertainty,
+    moment_matched,
+)
+from mnvi.methods import DVI, Ensemble, MonteCarlo, mc_dropout, tune_noise
 from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 from mnvi.rules import rule
 from mnvi.rules.elementwise import elementwise
@@ -29,6 +39,7 @@ __version__ = "0.2.0"
 __all__ = [
     "DVI",
     "ELBO",
+    "BernoulliLikelihood",
     "CategoricalLikelihood",
     "EmpiricalBayes",
     "Ensemble",
@@ -41,11 +52,14 @@ __all__ = [
     "MultiplicativeNoise",
     "NoRuleError",
     "Objective",
+    "PoissonLikelihood",
     "Posterior",
     "Sampled",
     "Samples",
     "SharedMeanField",
+    "StandardDeviations",
     "StepSchedule",
+    "StudentTLikelihood",
     "Terms",
     "Uncertainty",
     "bayesian_layers",
@@ -66,6 +80,7 @@ __all__ = [
     "replicas",
     "rule",
     "rules",
+    "tune_noise",
 ]
 
 _moved.let_old_files_load()

@@ -21,7 +21,7 @@ class Terms(NamedTuple):
 
     Attributes:
         loss: ``nll + kappa / num_data * kl``, the quantity to minimise.
-        nll: mean expected negative log-likelihood per example.
+        nll: mean expected negative log-likelihood per target.
         kl: the KL divergence as given, unscaled.
 
     Example:
@@ -54,17 +54,16 @@ class StepSchedule:
     def __post_init__(self) -> None:
         if not isinstance(self.values, Mapping):
             raise TypeError(f"StepSchedule: values={self.values!r} must be a mapping such as {{0: 0.01, 100: 0.1}}")
-        whole = all(isinstance(epoch, int) and not isinstance(epoch, bool) for epoch in self.values)
-        if not whole or 0 not in self.values or min(self.values) < 0:
+        if 0 not in self.values:
             raise ValueError(
                 f"StepSchedule: values={dict(self.values)} must map epochs, whole numbers >= 0, to numbers, 0 included"
             )
         for epoch, value in self.values.items():
+            check_number("StepSchedule: an epoch", epoch, least=0, whole=True)
             check_number(f"StepSchedule: the value from epoch {epoch} on", value, least=0)
 
     def __call__(self, epoch: int) -> float:
-        if epoch < 0:
-            raise ValueError(f"StepSchedule: epoch={epoch} must be at least 0")
+        check_number("StepSchedule: epoch", epoch, least=0, whole=True)
         return self.values[max(start for start in self.values if start <= epoch)]
 
 
@@ -73,9 +72,12 @@ class ELBO:
 
     .. math:: L = -\frac1B\sum_{b=1}^{B} E_q[\log p(y_b|x_b,w)] + \frac{\kappa}{N}\,KL[q(w)\,\|\,p(w)]
 
+    The mean is over all targets of the batch that count (:meth:`mnvi.Likelihood.mean_log_prob`). If an example has
+    several, such as pixels, labels or outputs, N is the number of targets: examples times targets per example.
+
     Args:
         likelihood: gives the expected log-likelihood of a network's output.
-        num_data: N, number of training examples.
+        num_data: N, number of training examples, or of targets if an example has several.
         kappa: :math:`\kappa \ge 0`, a number or a function of the epoch such as :class:`StepSchedule`.
 
     Example:
@@ -109,7 +111,7 @@ class ELBO:
         _check_kl(kl)
         if isinstance(y, RandomValue | Samples):
             raise TypeError(f"ELBO: y is a {type(y).__name__}, which is what a network returns; call elbo(out, y, kl)")
-        nll = -self.likelihood.expected_log_prob(out, y).mean()
+        nll = -self.likelihood.mean_log_prob(out, y)
         if not isinstance(kl, Tensor):
             kl = nll.new_full((), kl)
         return Terms(nll + self._kappa(epoch) / self.num_data * kl, nll, kl)

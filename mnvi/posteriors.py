@@ -102,13 +102,13 @@ class MultiplicativeNoise(Posterior):
     init_rho: float = -3.0
 
     def __post_init__(self) -> None:
-        check_number("MultiplicativeNoise: prior_variance", self.prior_variance, above=0)
-        if self.prior_variance < _SMALLEST_PRIOR_VARIANCE:
-            raise ValueError(
-                f"MultiplicativeNoise: prior_variance={self.prior_variance!r} must be at least "
-                f"{_SMALLEST_PRIOR_VARIANCE:g}; for smaller ones the 1e-10 inside the KL's logarithm would make the KL "
-                "negative at noise variances alpha below 8"
-            )
+        check_number(
+            "MultiplicativeNoise: prior_variance",
+            self.prior_variance,
+            least=_SMALLEST_PRIOR_VARIANCE,
+            because="for smaller ones the 1e-10 inside the KL's logarithm would make the KL negative at noise "
+            "variances alpha below 8",
+        )
         check_number("MultiplicativeNoise: init_rho", self.init_rho)
 
     def add_parameters(self, layer: BayesianLayer) -> None:

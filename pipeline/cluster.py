@@ -3,7 +3,8 @@
 ``RAY_ADDRESS`` (``host:port``, ``ray://host:port`` or ``auto``) joins a running cluster whose nodes have this project
 installed; the token comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``. Without
 ``RAY_ADDRESS`` every stage starts a private Ray, which listens on the loopback interface only, has its own token and
-ends with the stage. A stage never joins a Ray that an earlier, killed stage left behind. ``MNVI_VERBOSE=1`` shows what
+ends with the stage; the stages of one ``make study`` share one (:mod:`pipeline.shared_ray`). A stage never joins a Ray
+that an earlier, killed stage left behind. ``MNVI_VERBOSE=1`` shows what
 Ray and its workers print, and keeps the logs of a private Ray.
 """
 
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import abandoned, files, private_ray, storage
+from pipeline import abandoned, files, private_ray, shared_ray, storage
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
 
@@ -63,7 +64,12 @@ def connected() -> Iterator[None]:
         "logging_level": "INFO" if verbose else "ERROR",
     }
     if not address:
-        with private_ray.started(keep_logs=verbose, num_cpus=_own_cpus(), **settings), abandoned.removed():
+        shared = os.environ.get(shared_ray.VARIABLE)
+        if shared and Path(shared).is_dir():
+            own = shared_ray.joined(Path(shared), **settings)
+        else:
+            own = private_ray.started(keep_logs=verbose, num_cpus=own_cpus(), **settings)
+        with own, abandoned.removed():
             _keep_handler(on_termination)
             yield
         return
@@ -132,7 +138,7 @@ def _check_seen(folder: Path, looks: Iterable[tuple[str, bool]]) -> None:
         )
 
 
-def _own_cpus() -> int:
+def own_cpus() -> int:
     """The number of CPUs this process may use; `taskset` and containers allow fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

@@ -5,16 +5,11 @@ python -m pipeline.evaluate boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, missing
-from pipeline.stages import chosen_cell, work
+from pipeline import console, missing, stages
 
 
 def main() -> None:
-    cell, why = chosen_cell("evaluate")
-    if why:
-        missing.evaluate(cell, why)
-    else:
-        work(cell, "evaluate")
+    stages.run("evaluate", missing.evaluate)
 
 
 if __name__ == "__main__":

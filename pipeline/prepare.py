@@ -11,11 +11,15 @@ from typing import Any, Protocol
 
 from pipeline import console, files, params
 from pipeline.data.folders import FoundFolder, find_folder
-from pipeline.data.images import find_images
-from pipeline.data.sources import MissingData
-from pipeline.data.tables import find_table
+from pipeline.data.image_arrays import find_images
+from pipeline.data.sources import MissingData, mirror
+from pipeline.data.table_arrays import find_table
+from pipeline.done import Account
 from pipeline.names import unknown
-from pipeline.params import Dataset
+from pipeline.params import Dataset, Params, tracked
+from pipeline.registry.images import IMAGES, OwnImages
+
+NOTES = Path("work/prepared")
 
 
 class Found(Protocol):
@@ -48,6 +52,27 @@ def prepare(dataset: Dataset, missing_data: str) -> None:
         files.remove(found.work)
 
 
+def account(settings: Params, name: str) -> Account | None:
+    """What a data set depends on; None if that is unknown, as for a plugin's function or a data set that is missing."""
+    dataset = settings.datasets[name]
+    if isinstance(IMAGES.get(name), OwnImages) or _is_missing(dataset):
+        return None
+    depends_on = tracked.of_prepare(settings, name)
+    return Account(f"prepare {name}", NOTES / f"{name}.json", depends_on, _read(dataset), [dataset.folder_out])
+
+
+def _is_missing(dataset: Dataset) -> bool:
+    summary = dataset.folder_out / "summary.json"
+    return summary.exists() and "missing" in files.read_json(summary, f"python -m pipeline.prepare {dataset.name}")
+
+
+def _read(dataset: Dataset) -> list[Path]:
+    """The user's own files and folders that a data set is made from; others are known by their checksums."""
+    given = [Path(path).expanduser() for path in (dataset.file, dataset.folder, dataset.train, dataset.test) if path]
+    folders = [Path(), *((place, place / "uci") if (place := mirror()) is not None else ())]
+    return [folder / path for folder in folders for path in given]
+
+
 def _find(dataset: Dataset, missing_data: str) -> Found:
     try:
         if dataset.kind == "table":
@@ -74,7 +99,14 @@ def main() -> None:
     settings = params.load(arguments.params)
     if arguments.dataset not in settings.datasets:
         raise unknown(arguments.params, arguments.dataset, settings.datasets, "in datasets")
-    prepare(settings.datasets[arguments.dataset], settings.study.missing_data)
+    name = arguments.dataset
+    before = account(settings, name)
+    if before is not None and before.is_settled():
+        return
+    prepare(settings.datasets[name], settings.study.missing_data)
+    after = account(settings, name)
+    if after is not None:
+        after.settle()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def started(keep_logs: bool, **settings: Any) -> Iterator[None]:
 
     folder = tempfile.mkdtemp(prefix="ray-", dir=os.environ.get("RAY_TMPDIR"))
     try:
-        with _own_token():
+        with token(secrets.token_hex(32)):
             try:
                 _start(folder, settings)
                 yield
@@ -85,10 +85,10 @@ def reread_environment() -> None:
 
 
 @contextmanager
-def _own_token() -> Iterator[None]:
-    """Sets a new token in the environment: other users cannot see it there, and our Ray processes look there first."""
+def token(secret: str) -> Iterator[None]:
+    """Sets a token in the environment: other users cannot see it there, and our Ray processes look there first."""
     before = {name: os.environ.get(name) for name in (MODE, TOKEN)}
-    os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
+    os.environ |= {MODE: "token", TOKEN: secret}
     reread_environment()
     try:
         yield

@@ -30,6 +30,7 @@ from pipeline.storage import Anywhere
 PROGRESS, ASIDE, MARK = "progress", "set-aside", "made-for.json"
 STAGES = ("tune", "train", "evaluate")
 SHOWN = 5  # differences that a message names
+OF_0_1 = re.compile(r"(chunks|finished)|(seed|trial)-.*")  # what version 0.1 kept beside what is `progress` now
 
 MadeFor = dict[str, Any]  # settings, code, data: as JSON knows them
 
@@ -39,6 +40,7 @@ def progress(state: Anywhere, cell: Cell, stage: str, made_for: MadeFor) -> Anyw
     folder, made_for = state / PROGRESS, json.loads(json.dumps(made_for, default=str))
     mark = _read_mark(folder)
     if mark is None and not storage.names(folder):
+        _tell_of_0_1(state, cell, stage)
         _write_mark(folder, made_for)
         return folder
     differs = ["unmarked"] if mark is None else differences(mark["made_for"], made_for)
@@ -59,6 +61,15 @@ def progress(state: Anywhere, cell: Cell, stage: str, made_for: MadeFor) -> Anyw
     )
     _write_mark(folder, made_for)
     return folder
+
+
+def _tell_of_0_1(state: Anywhere, cell: Cell, stage: str) -> None:
+    """Says that state of version 0.1 is there but cannot be read: its files have other contents."""
+    if found := sorted({path.parts[0] for path in storage.names(state) if OF_0_1.fullmatch(path.parts[0])}):
+        say(
+            f"{cell.name}: {stage} starts anew. {state} has state of version 0.1 ({_listed(found)}), which this "
+            "version cannot read: to continue from it, use the version that wrote it; otherwise delete it"
+        )
 
 
 def differences(before: MadeFor, now: MadeFor) -> list[str]:

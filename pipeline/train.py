@@ -5,17 +5,12 @@ python -m pipeline.train boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, missing, submission
-from pipeline.stages import chosen_cell, work
+from pipeline import console, missing, stages, submission
 
 
 def main() -> None:
     with submission.entered():
-        cell, why = chosen_cell("train")
-        if why:
-            missing.train(cell, why)
-        else:
-            work(cell, "train")
+        stages.run("train", missing.train)
 
 
 if __name__ == "__main__":

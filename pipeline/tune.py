@@ -5,20 +5,20 @@ python -m pipeline.tune boston-mnvi
 
 from __future__ import annotations
 
-from pipeline import console, files, missing, submission
+from pipeline import console, files, missing, stages, submission
 from pipeline.params import Cell
-from pipeline.stages import chosen_cell, work
 
 
 def main() -> None:
     with submission.entered():
-        cell, why = chosen_cell("tune")
+        cell, why = stages.chosen_cell("tune")
         if why:
             missing.tune(cell, why)
         elif cell.searched:
-            work(cell, "tune")
-        else:
+            stages.work(cell, "tune")
+        elif not stages.account(cell, "tune").is_settled():
             leave_unsearched(cell)
+            stages.account(cell, "tune").settle()
 
 
 def leave_unsearched(cell: Cell) -> None:

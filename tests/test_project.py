@@ -148,10 +148,17 @@ def test_public_name_has_its_arguments_explained(name):
     assert re.search(r"^ *(Args|Attributes):$", value.__doc__ or "", re.MULTILINE), f"mnvi.{name} has no Args"
 
 
-LIKELIHOODS = (mnvi.Likelihood, mnvi.GaussianLikelihood, mnvi.CategoricalLikelihood)
+LIKELIHOODS = (
+    mnvi.Likelihood,
+    mnvi.BernoulliLikelihood,
+    mnvi.CategoricalLikelihood,
+    mnvi.GaussianLikelihood,
+    mnvi.PoissonLikelihood,
+    mnvi.StudentTLikelihood,
+)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("method", ["expected_log_prob", "predictive", "uncertainty"])
+@pytest.mark.parametrize("method", ["expected_log_prob", "predictive", "uncertainty", "standard_deviations"])
 def test_methods_of_a_likelihood_have_their_arguments_explained(likelihood, method):
     assert "Args:" in (vars(likelihood)[method].__doc__ or "")

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 
 from pipeline import console, files, params
-from pipeline.data import load_table, splits
+from pipeline.data import splits
+from pipeline.data.tablesets import load_table
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params import Cell
 from pipeline.params.reading import hyperparameters
-from pipeline.regression import compiling, evaluation, folds, networks
+from pipeline.regression import cell_networks, compiling, evaluation, folds
 from pipeline.regression.predictions import judge, log_likelihood
 from pipeline.values import Count, Index, checked
 
@@ -37,8 +38,8 @@ def measured(cell: Cell, variation: Variation, runs: int) -> dict[str, Any]:
     table = load_table(cell.data)
     tests = [torch.tensor(rows) for rows in splits.kfold(len(table.y), len(table.tests), seed)]
     parts = folds.test_folds(table, tests)
-    plan = networks.plan(varied, len(parts), runs)
-    trained = networks.train(varied, plan, parts, compile=compiling.wanted(varied, parts, plan))
+    plan = cell_networks.plan(varied, len(parts), runs)
+    trained = cell_networks.train(varied, plan, parts, compile=compiling.wanted(varied, parts, plan))
     judged = judge(varied, plan, parts, trained, log_likelihood)
     per_fold = evaluation.by_run(judged, "log_likelihood", runs, len(parts))
     return {"changed": variation, **evaluation.summary(per_fold)}

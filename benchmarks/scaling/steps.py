@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mnvi
 from benchmarks.__main__ import write
 from benchmarks.scaling import setting
-from pipeline.images import networks
+from pipeline.images import objectives
 from pipeline.images.group import Group
 from pipeline.params import Cell
 
@@ -53,7 +53,7 @@ def cell(method: str) -> Cell:
 
 
 def objective(method: str) -> mnvi.Objective:
-    return networks.build(cell(method), seed=0, classes=CLASSES, channels=3, examples=IMAGES)
+    return objectives.build(cell(method), seed=0, classes=CLASSES, channels=3, examples=IMAGES)
 
 
 def all_reduced(model: DistributedDataParallel, x: Tensor, y: Tensor) -> int:
@@ -78,7 +78,7 @@ class Worker:
         self.clip = recipe.clip or math.inf
         self.optimizer = torch.optim.SGD(self.objective.parameters(), 1e-6, recipe.momentum, nesterov=recipe.nesterov)
         self.x, self.y = torch.randn(batch, *SHAPE), torch.randint(CLASSES, (batch,))
-        self.flat = torch.zeros(networks.num_parameters(self.objective))
+        self.flat = torch.zeros(objectives.num_parameters(self.objective))
 
     def times(self) -> dict[str, float]:
         """Milliseconds of each part; forward and backward pass include the KL divergence."""
@@ -124,7 +124,7 @@ def work(rank: int, meeting: str, batch: int, rounds: int, output: str) -> None:
         records.append(
             {
                 "method": method,
-                "parameters": networks.num_parameters(worker.objective),
+                "parameters": objectives.num_parameters(worker.objective),
                 "bytes": all_reduced(model, worker.x[:1], worker.y[:1]),
                 "milliseconds": {part: statistics.median(one[part] for one in times) for part in times[0]},
             }

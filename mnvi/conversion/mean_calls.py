@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from mnvi.moments._torch import is_compiling
 from mnvi.values.base import RandomValue
 
 _NAMES = ("mean", "var", "std")
@@ -95,7 +96,7 @@ def explain_mean_calls(model: nn.Module) -> None:
 
 
 def _complete_message(module: nn.Module, args: Any, output: Any) -> None:
-    if torch.compiler.is_compiling():  # the compiler traces hooks, and would stop at the next line
+    if is_compiling():  # the compiler traces hooks, and would stop at the next line
         return
     error = sys.exc_info()[1]
     if not isinstance(error, TypeError) or str(error) != "'Tensor' object is not callable":

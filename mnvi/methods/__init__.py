@@ -21,5 +21,15 @@ from mnvi.methods.by_name import NAMES, build  # noqa: F401
 from mnvi.methods.dvi import DVI
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.montecarlo import MonteCarlo, mc_dropout
+from mnvi.methods.noise import tune_noise
+from mnvi.methods.temperature import Tempered
 
-__all__ = ["DVI", "Ensemble", "MonteCarlo", "build", "mc_dropout"]
+__all__ = [
+    "DVI",
+    "Ensemble",
+    "MonteCarlo",
+    "Tempered",
+    "build",
+    "mc_dropout",
+    "tune_noise",
+]

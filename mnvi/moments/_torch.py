@@ -1,4 +1,7 @@
-"""torch's private names: the library uses them only through this module, each with its reason.
+"""torch's private names, and the questions about how torch runs operations.
+
+The library uses private names only through this module, each with its reason. It also asks only here whether torch
+compiles, transforms or differentiates what runs, so that each question has one name and one meaning.
 
 The module lives here because all rooms may import ``moments``, and ``moments`` imports nothing but torch and itself.
 Private *attributes* of torch's modules stay where a subclass or a copy of such a module handles them.
@@ -18,6 +21,8 @@ from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
 from torch.nn.modules.dropout import _DropoutNd as DropoutNd  # and of its dropouts
 from torch.utils import _pytree as pytree  # the registry that torch.export and torch.func read; it has no public name
 
+from mnvi.moments.tracing import Destination
+
 __all__ = [
     "NATIVE_FUNCTIONS",
     "ConvNd",
@@ -27,7 +32,10 @@ __all__ = [
     "OpOverloadPacket",
     "compiled_call",
     "differentiation_levels",
+    "in_dynamo",
     "in_torch_func",
+    "is_compiling",
+    "is_fused",
     "is_traced",
     "is_wrapped",
     "let_dynamo_dispatch",
@@ -44,13 +52,34 @@ OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
 
 
+# torch's own functions under our names. A function of ours around them would be wrong where Dynamo gives a frame up:
+# the frame runs in eager mode, but Dynamo compiles the function that it calls, which then answers yes.
+is_compiling = torch.compiler.is_compiling
+"""Whether ``torch.compile`` or ``torch.export`` turns the operations into a graph, so that Python runs only once.
+
+Context variables, frames and values cannot be read here, and operations written for eager mode do not help.
+"""
+in_dynamo = torch.compiler.is_dynamo_compiling
+"""Whether Dynamo interprets the Python code: always for ``torch.compile``, not always for ``torch.export``."""
+
+
+def is_fused() -> bool:
+    """Whether torch's compiler will generate code from these operations: ``torch.compile``, or a recording for it.
+
+    ``torch.export`` also compiles, but keeps the operations as they are, for whoever reads the file. torch 2.11 says
+    that it exports whenever it compiles, so the answer there is yes for recordings alone. The answer chooses
+    between formulas that are both right in eager mode, where it may be yes too if Dynamo gave the calling frame up.
+    """
+    return Destination.compiler or (is_compiling() and not torch.compiler.is_exporting())
+
+
 def is_traced() -> bool:
     """Whether operations are compiled or transformed by ``torch.func``, instead of running one by one under autograd.
 
-    Both do their own bookkeeping, better than a hand-written backward pass. torch's public functions report only the
-    former.
+    Both do their own bookkeeping, better than a hand-written backward pass. As for :func:`is_fused`, both answers are
+    right in eager mode.
     """
-    return torch.compiler.is_compiling() or in_torch_func()
+    return is_compiling() or in_torch_func()
 
 
 def in_torch_func() -> bool:
@@ -82,10 +111,7 @@ def taking_forward_derivatives() -> bool:
 def values_can_be_read(tensor: Tensor) -> bool:
     """False while tracing or inside ``torch.func.vmap``, where code cannot branch on values."""
     return not (
-        torch.compiler.is_compiling()
-        or tensor.device.type == "meta"
-        or is_wrapped(tensor)
-        or type(tensor).__name__ == "FakeTensor"
+        is_compiling() or tensor.device.type == "meta" or is_wrapped(tensor) or type(tensor).__name__ == "FakeTensor"
     )
 
 

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import differentiation_levels, in_torch_func, is_traced, taking_forward_derivatives
+from mnvi.moments._torch import (
+    differentiation_levels,
+    in_torch_func,
+    is_compiling,
+    is_traced,
+    taking_forward_derivatives,
+)
 
 
 def first_order(backward: Callable) -> Callable:
@@ -50,7 +56,7 @@ def differentiated_again(*tensors: Tensor) -> bool:
         >>> differentiated_again(torch.ones(1, requires_grad=True))
         False
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return False
     if taking_forward_derivatives():
         return True

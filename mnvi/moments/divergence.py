@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import taking_forward_derivatives
+from mnvi.moments._torch import is_compiling, taking_forward_derivatives
 from mnvi.moments.precision import widened
 
 _INSIDE_LOG = 1e-10
@@ -30,7 +30,7 @@ def multiplicative_noise(weight: Tensor, alpha: Tensor, prior_variance: float) -
         tensor(0.6931)
     """
     weight, alpha = widened(weight), widened(alpha)  # 1e-10 is zero in half precision
-    if torch.compiler.is_compiling() or taking_forward_derivatives():
+    if is_compiling() or taking_forward_derivatives():
         return _noise_formula(weight, alpha, prior_variance)
     value: Tensor = _MultiplicativeNoise.apply(weight, alpha, prior_variance)
     return value

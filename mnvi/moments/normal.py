@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mnvi.moments._torch import is_compiling
+
 SQRT_HALF = 0.7071067811865476
 INV_SQRT_2PI = 0.3989422804014327
 SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32; too small to show in any result
@@ -37,7 +39,7 @@ def choose(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
         >>> choose(torch.tensor([True, False]), torch.ones(2), torch.zeros(2))
         tensor([1., 0.])
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return torch.where(condition, yes, no)
     return torch.lerp(no, yes, condition.to(yes.dtype))
 

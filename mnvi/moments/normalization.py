@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments.checking import check_number
 from mnvi.moments.precision import widened
 
 
@@ -147,6 +148,7 @@ def group_norm(
         >>> group_norm(torch.tensor([[-2.0, 2.0]]), torch.zeros(1, 2), 1, eps=0.0)[0]
         tensor([[-1.,  1.]])
     """
+    check_number("group_norm: num_groups", num_groups, least=1, whole=True)
     if mean.shape[1] % num_groups:
         raise ValueError(f"group_norm: {mean.shape[1]} channels cannot be divided into num_groups={num_groups}")
     if mean.numel() == num_groups:  # torch refuses this too; in a larger batch a group of one entry becomes the bias
@@ -264,5 +266,4 @@ def _check_batch(mean: Tensor, eps: float) -> None:
         raise ValueError(
             f"batch_norm: expected more than 1 value per channel in training, got shape {tuple(mean.shape)}"
         )
-    if eps <= 0:
-        raise ValueError(f"batch_norm: eps={eps} must be > 0 in training")
+    check_number("batch_norm: eps", eps, above=0, because="in training the variance of a batch may be zero")

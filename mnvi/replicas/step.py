@@ -72,7 +72,8 @@ class Recordings:
 
         step = vmap(grad_and_value(loss, has_aux=True), randomness="different")
         gradients, (losses, rest) = step(parameters, rest, x, y, scale)
-        return torch.cat([gradient.flatten(1) for gradient in gradients.values()], 1), losses, rest
+        flat = [gradient.reshape(len(gradient), -1) for gradient in gradients.values()]  # one number has no dimension 1
+        return torch.cat(flat, 1), losses, rest
 
 
 class Block:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi._validation import check_number
 from mnvi.moments._torch import let_dynamo_dispatch
 from mnvi.moments.activations import elu as elu_moments
 from mnvi.moments.activations import gelu as gelu_moments
@@ -257,12 +258,17 @@ def pow(x: Gaussian, exponent: Any, *, out: None = None) -> Gaussian:
     """Whole positive exponents only: other powers of a Gaussian, which takes both signs, have no moments."""
     if isinstance(exponent, Gaussian):
         raise NoRuleError(RULES.explain(Tensor.__rpow__))
-    if not isinstance(exponent, int | float) or exponent != int(exponent) or exponent < 1:
-        raise TypeError(
-            f"pow: exponent={exponent!r} must be a whole number >= 1 for a Gaussian; for another exponent and a small "
-            "variance, mnvi.elementwise(lambda z: z**exponent, 'taylor')(x) gives the first-order rule"
-        )
-    return _answer(x, lambda z: torch.pow(z, exponent), partial(transcendental.power, exponent=int(exponent)))
+    if isinstance(exponent, float) and exponent.is_integer():
+        exponent = int(exponent)
+    check_number(
+        "pow: exponent",
+        exponent,
+        least=1,
+        whole=True,
+        because="for another exponent and a small variance, mnvi.elementwise(lambda z: z**exponent, 'taylor')(x) gives "
+        "the first-order rule",
+    )
+    return _answer(x, lambda z: torch.pow(z, exponent), partial(transcendental.power, exponent=exponent))
 
 
 @RULES.rule(*every("glu"))

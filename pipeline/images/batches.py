@@ -6,14 +6,17 @@ epoch and step. Each worker takes a contiguous share of it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipeline.data import ImageSet
 from pipeline.data.augmentation import Batch
+from pipeline.data.imagesets import ImageSet
 from pipeline.images.group import Group
 from pipeline.images.randomness import generator
 
@@ -82,6 +85,45 @@ class Batches:
         noise = generator(self.seed, "augmentation", epoch, step, self.group.rank, piece)
         images = self.transform(_stored(self.images, rows, self.group.device), noise)
         return Part(images, self.images.labels[rows].to(self.group.device), weight)
+
+
+class Ahead:
+    """Prepares the images of the next step in a thread while the network works on this one; use it in a ``with`` block.
+
+    What a step gets depends on its epoch and number alone, so results are those of :meth:`Batches.parts`.
+
+    Args:
+        threads: threads of torch for the preparation.
+    """
+
+    def __init__(self, batches: Batches, threads: int = 1) -> None:
+        self.batches = batches
+        self.waited = 0.0  # seconds that steps have waited for their images
+        self._pool = ThreadPoolExecutor(1, "images", torch.set_num_threads, (threads,))
+        self._next: tuple[tuple[int, int], Future[list[Part]]] | None = None
+
+    def parts(self, epoch: int, step: int) -> list[Part]:
+        """This worker's share of a global batch; starts preparing the next one."""
+        began = time.monotonic()
+        if self._next is None or self._next[0] != (epoch, step):  # the first step, and one after a resumed epoch
+            self._prepare(epoch, step)
+        assert self._next is not None
+        parts = self._next[1].result()
+        self.waited += time.monotonic() - began
+        last = step + 1 >= self.batches.steps
+        self._prepare(*((epoch + 1, 0) if last else (epoch, step + 1)))
+        return parts
+
+    def _prepare(self, epoch: int, step: int) -> None:
+        self._next = (epoch, step), self._pool.submit(self.batches.parts, epoch, step)
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 def in_order(images: ImageSet, rows: Tensor, transform: Transform, device: torch.device) -> Iterator[Part]:

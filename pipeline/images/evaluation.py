@@ -11,7 +11,7 @@ from torch import Tensor
 import mnvi
 from pipeline import files, missing, tracking
 from pipeline.console import progress, say
-from pipeline.data import ImageSet, load_images
+from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.images import job as jobs
 from pipeline.images import seeds as kept
 from pipeline.images.curves import curves

@@ -17,8 +17,9 @@ from torch import Tensor
 import mnvi
 from pipeline import blobs, files, storage
 from pipeline.blobs import Contents
-from pipeline.data import augmentation, load_images
-from pipeline.images import networks
+from pipeline.data import augmentation
+from pipeline.data.imagesets import load_images
+from pipeline.images import objectives
 from pipeline.images.batches import Transform
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -80,7 +81,7 @@ def objective(job: Job) -> mnvi.Objective:
     """The job's network with the weights that training starts from, and its loss."""
     images = load_images(job.data.folder, "train")
     channels = images.take(torch.tensor([0]))[0].shape[0]
-    return networks.build(
+    return objectives.build(
         job.cell, job.seed, classes=len(images.classes), channels=channels, examples=num_examples(job, len(images))
     )
 

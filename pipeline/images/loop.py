@@ -27,11 +27,11 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 import mnvi
 from mnvi.likelihoods import Output
-from pipeline.data import ImageSet, load_images
+from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import Diverged
 from pipeline.images import job as jobs
-from pipeline.images import networks
-from pipeline.images.batches import Batches, Part, in_order
+from pipeline.images import objectives
+from pipeline.images.batches import Ahead, Batches, Part, in_order
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
@@ -91,7 +91,7 @@ class Loop:
             accumulate=resources.accumulate,
         )
         self.validation = validation
-        self.kappa_over_n = networks.kappa_over_n(job.cell)
+        self.kappa_over_n = objectives.kappa_over_n(job.cell)
         self.objective = objective.to(group.device)
         assert isinstance(objective.likelihood, mnvi.CategoricalLikelihood)
         self.likelihood = objective.likelihood
@@ -109,24 +109,27 @@ class Loop:
         self._restore()
         for epoch in self.at.history:
             on_epoch(epoch)
-        with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
+        threads = self.job.cell.resources.cpus_per_worker
+        with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR), Ahead(self.batches, threads) as ahead:
             while not self.at.finished:
-                if not self._epoch(should_stop):
+                if not self._epoch(ahead, should_stop):
                     break
                 on_epoch(self.at.history[-1])
         return self.at
 
-    def _epoch(self, should_stop: Callable[[], bool]) -> bool:
+    def _epoch(self, ahead: Ahead, should_stop: Callable[[], bool]) -> bool:
         """Trains one epoch; returns whether it ran to its end."""
         at, started = self.at, time.monotonic() - self.at.seconds
+        resumed, ahead.waited = time.monotonic(), 0.0
         self.model.train()
         while at.step < self.batches.steps:
-            if not self._step(should_stop):
+            if not self._step(ahead, should_stop):
                 return False
             at.step += 1
             at.seconds = time.monotonic() - started
             if at.step < self.batches.steps:
                 self._save_now_and_then()
+        waiting = ahead.waited / (time.monotonic() - resumed)
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         loss, nll, kl = (total / self.batches.steps for total in at.sums)
@@ -141,6 +144,7 @@ class Loop:
                 "validation_error": validation_error,
                 "learning_rate": rate,
                 "seconds": time.monotonic() - started,
+                "waiting": waiting,  # share of the steps' time that they wait for images
             }
         )
         self._keep_best(validation_nll, validation_error)
@@ -151,9 +155,9 @@ class Loop:
         self._save()
         return True
 
-    def _step(self, should_stop: Callable[[], bool]) -> bool:
+    def _step(self, ahead: Ahead, should_stop: Callable[[], bool]) -> bool:
         at, rank = self.at, self.group.rank
-        parts = self.batches.parts(at.epoch, at.step)
+        parts = ahead.parts(at.epoch, at.step)
         torch.manual_seed(derived_seed(self.job.seed, "noise", at.epoch, at.step, rank))
         self.optimizer.zero_grad(set_to_none=True)
         nll, kl = 0.0, 0.0
@@ -293,7 +297,7 @@ def _largest_gradient(parameters: list[Parameter]) -> Tensor:
 
 
 def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
-    recipe, decay = job.cell.experiment, networks.weight_decay(job.cell)
+    recipe, decay = job.cell.experiment, objectives.weight_decay(job.cell)
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             objective.parameters(),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pipeline import files
-from pipeline.data import ImageSet
+from pipeline.data.imagesets import ImageSet
 from pipeline.images.predictions import Predictions
 
 EACH = 10

@@ -85,6 +85,7 @@ def train_trial(point: Point, cell: Cell, folder: Anywhere, data: Data, num_work
 def _train_together(job: Job, num_workers: int) -> None:
     from ray.tune.integration.ray_train import TuneReportCallback
 
+    storage.remove(job.state / workers.STOPPED)
     workers.fit(job, num_workers, callbacks=lambda: [TuneReportCallback()])
     workers.raise_why_stopped(job.state)
 

@@ -10,13 +10,13 @@ import torch
 
 from pipeline import files, state
 from pipeline.console import say
-from pipeline.data import ImageSet, load_images
+from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import StudyError
-from pipeline.images import foreign, networks
+from pipeline.images import foreign, objectives
 from pipeline.images import job as jobs
-from pipeline.images.batches import Transform
+from pipeline.images.batches import Transform, in_order
 from pipeline.images.job import Job
-from pipeline.images.predictions import Predictions, milliseconds, predict
+from pipeline.images.predictions import Predictions, milliseconds, optimised, predict
 from pipeline.params import Cell
 
 
@@ -81,16 +81,21 @@ class Seed:
         transform = jobs.transform(self.cell, training=False)
         test = load_images(self.cell.data, "test")
         from_elsewhere = foreign.transform(self.cell, test.take(torch.tensor([0]))[0])
+        most = self.cell.study.classification.test_examples
+        rows = [torch.arange(min(most or len(images), len(images))) for images in (test, *others.values())]
+        example = next(in_order(test, rows[0], transform, self.device)).images
+        fast = optimised(net, sum(map(len, rows)), example)
 
-        def predictions(images: ImageSet, transform: Transform) -> dict[str, torch.Tensor]:
-            most = self.cell.study.classification.test_examples
-            rows = torch.arange(min(most or len(images), len(images)))
-            return predict(net, images, rows, transform, self.device, self.seed).tensors()
+        def predictions(images: ImageSet, rows: torch.Tensor, transform: Transform) -> dict[str, torch.Tensor]:
+            return predict(fast, images, rows, transform, self.device, self.seed).tensors()
 
         return {
-            "test": predictions(test, transform),
-            "others": {name: predictions(images, from_elsewhere) for name, images in others.items()},
+            "test": predictions(test, rows[0], transform),
+            "others": {
+                name: predictions(images, some, from_elsewhere)
+                for (name, images), some in zip(others.items(), rows[1:], strict=True)
+            },
             "milliseconds": milliseconds(net, test, transform, self.device),
-            "parameters": networks.num_parameters(net),
+            "parameters": objectives.num_parameters(net),
             "seconds": time.monotonic() - began,
         }

@@ -12,7 +12,7 @@ from pipeline.console import Progress, progress
 from pipeline.data import augmentation
 from pipeline.errors import StudyError, words_of
 from pipeline.images import job as jobs
-from pipeline.images import networks, workers
+from pipeline.images import objectives, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
 from pipeline.images.loop import Epoch
@@ -52,10 +52,9 @@ def number_of_seeds(cell: Cell) -> int:
 
 
 def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
-    """Trains as many seeds at a time as the cluster has room for; a separate task on this node drives each."""
+    """Trains as many seeds at a time as the cluster has room for; a separate task drives each."""
     import ray
 
-    fit = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=cluster.this_node())(workers.fit)
     per_seed, at_a_time = workers.affordable(cell)
     waiting, running = list(unfinished), dict[Any, tuple[Job, ExitStack, tracking.Run]]()
     shortage = workers.Shortage(cell)
@@ -66,7 +65,7 @@ def _train(cell: Cell, unfinished: list[Job], parent: tracking.Run) -> None:
             while waiting and len(running) < at_a_time:
                 job, end = waiting.pop(0), runs.enter_context(ExitStack())
                 run = end.enter_context(_tracked(job, parent))
-                running[fit.remote(job, per_seed)] = job, end, run
+                running[workers.start(job, per_seed)] = job, end, run
             ended, _ = ray.wait(list(running), timeout=pause)
             shortage.look(len(running), per_seed)
             for job, _, run in running.values():
@@ -165,7 +164,7 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
             "steps": jobs.steps(seeds[0]),
             "hyperparameters": cell.hyperparameters,
             "seconds": sum(epoch["seconds"] for history in histories for epoch in history),
-            "num_parameters": networks.num_parameters(net),
+            "num_parameters": objectives.num_parameters(net),
             "complete": cell.complete,
             "best_epoch": best,
         },

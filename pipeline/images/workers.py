@@ -1,4 +1,9 @@
-"""Runs the loop under Ray Train, with the requested number of workers, and restarts workers that die."""
+"""Runs the loop under Ray Train, with the requested number of workers, and restarts workers that die.
+
+Several workers are processes that Ray Train's controller starts, watches and restarts. One worker runs in Ray Train's
+local mode, in the Ray task that drives it, and Ray restarts the task: the controller and its helpers would be five more
+processes, which take longer to start than a short training takes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pipeline import storage
+from pipeline import cluster, storage
 from pipeline.console import say
 from pipeline.errors import Diverged, StudyError
 from pipeline.images import loop
@@ -25,8 +30,31 @@ STOP = "stop"  # a file of this name ends a training cleanly
 STOPPED = "stopped.json"  # why a training cannot continue; restarted workers exit at once
 
 
+def start(job: Job, workers: int) -> Any:
+    """Starts the Ray task that trains a job on its own workers; the result is in the job's folder."""
+    import ray
+
+    storage.remove(job.state / STOPPED)
+    if workers > 1:
+        waits = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=cluster.this_node())
+        return waits(fit).remote(job, workers)
+    needs = per_worker(job.cell)
+    trains = ray.remote(
+        num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=RESTARTS, retry_exceptions=True
+    )
+    return trains(_train_alone).remote(job)
+
+
+def _train_alone(job: Job) -> None:
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    local = ScalingConfig(num_workers=0, use_gpu=job.cell.resources.gpu)
+    TorchTrainer(_work, train_loop_config={"job": job}, scaling_config=local).fit()
+
+
 def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> None:
-    """Trains a job on its own workers and blocks until they end. The result is in the job's folder.
+    """Trains a job on several workers and blocks until they end. The result is in the job's folder.
 
     Args:
         callbacks: makes Ray Train's callbacks in the process that uses them.
@@ -34,7 +62,6 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    storage.remove(job.state / STOPPED)
     rays_own = job.state / "ray"
     storage.remove(rays_own)  # Ray would resume from its own state; only ours is complete after a kill
     # Given a range, Ray restarts with the remaining workers when nodes are lost, instead of waiting for new nodes.

@@ -44,6 +44,7 @@ AROUND = (
     "pipeline.blobs",
     "pipeline.cluster",
     "pipeline.console",
+    "pipeline.done",
     "pipeline.errors",
     "pipeline.files",
     "pipeline.git",

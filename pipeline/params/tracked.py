@@ -29,11 +29,21 @@ def write_settings(params: Params) -> None:
         shown = {cell.name: _line(cell) for cell in params.cells()}
         files.write_json(folder / "shown.json", {"study": f"{study.name}, {study.preset}", **shown})
         for name in study.data:
-            entry = registry.essence(IMAGES[name]) if name in IMAGES else None
-            dataset = {**asdict(params.datasets[name]), "missing_data": study.missing_data, "entry": entry}
-            digests = code.of("data", "prepare", filter(None, [IMAGES.origin(name)]))
-            files.write_json(folder / "prepare" / f"{name}.json", {**dataset, "code": digests})
-        files.write_json(folder / "report.json", {"name": study.name, "preset": study.preset, "cells": study.cells})
+            files.write_json(folder / "prepare" / f"{name}.json", of_prepare(params, name))
+        files.write_json(folder / "report.json", of_report(params))
+
+
+def of_prepare(params: Params, name: str) -> dict[str, Any]:
+    """The settings and code that a prepared data set depends on."""
+    entry = registry.essence(IMAGES[name]) if name in IMAGES else None
+    dataset = {**asdict(params.datasets[name]), "missing_data": params.study.missing_data, "entry": entry}
+    return {**dataset, "code": code.of("data", "prepare", filter(None, [IMAGES.origin(name)]))}
+
+
+def of_report(params: Params) -> dict[str, Any]:
+    """The settings that the report depends on."""
+    study = params.study
+    return {"name": study.name, "preset": study.preset, "cells": study.cells}
 
 
 def write_ood(params: Params) -> None:

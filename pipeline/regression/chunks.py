@@ -15,9 +15,9 @@ import torch
 from pipeline import cluster, files, state
 from pipeline.console import progress
 from pipeline.params import Cell
-from pipeline.regression import compiling, networks
+from pipeline.regression import cell_networks, compiling
+from pipeline.regression.cell_networks import Replica
 from pipeline.regression.folds import Fold, digest
-from pipeline.regression.networks import Replica
 
 SIZE = 100  # networks per chunk: each chunk records its step, which takes seconds; an interruption loses a chunk
 
@@ -109,7 +109,7 @@ class _Board:
 def _train_chunk(cell: Cell, folds: list[Fold], part: list[Replica], compiled: bool, board: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
     began, cpu = time.time(), time.process_time()
-    trained = networks.train(cell, part, folds, lambda some, *_: board.advance.remote(len(some)), compiled)
+    trained = cell_networks.train(cell, part, folds, lambda some, *_: board.advance.remote(len(some)), compiled)
     return {
         "state": trained.state,
         "losses": trained.losses,

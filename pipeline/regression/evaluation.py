@@ -13,7 +13,7 @@ from pipeline import files, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
 from pipeline.registry.metrics import measured
-from pipeline.regression import folds, networks
+from pipeline.regression import cell_networks, folds
 from pipeline.regression.predictions import Judged, judge
 
 HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # DVC shows these; scores.json has all
@@ -26,8 +26,8 @@ def run(cell: Cell) -> None:
     saved = files.read_tensors(cell.model / "replicas.pt", made_by)
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests[: training["folds"]])
-    plan = networks.plan(cell, training["folds"], training["runs"])
-    trained = networks.restore(cell, plan, parts, saved)
+    plan = cell_networks.plan(cell, training["folds"], training["runs"])
+    trained = cell_networks.restore(cell, plan, parts, saved)
     made_of = [files.sha256(cell.model / name) for name in ("training.json", "replicas.pt")]
     depends_on = [cell.fingerprint("evaluate"), folds.digest(parts), *made_of]
     with tracking.run(cell, "evaluate", state=cell.state("evaluate"), depends_on=depends_on) as tracked:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.data import Table, load_table
+from pipeline.data.tablesets import Table, load_table
 from pipeline.params import Cell
 
 VALIDATION = 0.1  # part of a training fold that the search holds out

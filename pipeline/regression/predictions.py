@@ -15,8 +15,8 @@ from mnvi.metrics import log_likelihood as mean_log_likelihood
 from mnvi.metrics import rmse as rmse_of_means
 from mnvi.replicas import Replicas
 from pipeline.params import Cell
+from pipeline.regression.cell_networks import Replica, members, paper_options
 from pipeline.regression.folds import Fold
-from pipeline.regression.networks import Replica, members, paper_options
 
 
 @dataclass(frozen=True)

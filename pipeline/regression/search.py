@@ -18,9 +18,9 @@ from ray import tune
 from pipeline import cluster, files, searching, state, storage, tracking
 from pipeline.console import progress
 from pipeline.params import Cell
-from pipeline.regression import compiling, folds, networks
+from pipeline.regression import cell_networks, compiling, folds
+from pipeline.regression.cell_networks import Replica
 from pipeline.regression.folds import Fold
-from pipeline.regression.networks import Replica
 from pipeline.regression.predictions import judge, log_likelihood
 from pipeline.searching import MADE_BY, Point, Trial, name_of, short
 
@@ -63,17 +63,17 @@ class Ledger:
 
 def _plan(cell: Cell, parts: list[Fold]) -> list[Replica]:
     assert cell.runs_of_a_trial is not None  # reading params.yaml requires runs
-    return networks.plan(cell, len(parts), cell.runs_of_a_trial)
+    return cell_networks.plan(cell, len(parts), cell.runs_of_a_trial)
 
 
 def objective(cell: Cell, parts: list[Fold], compiled: bool = False) -> float | None:
     """Mean negative log-likelihood of the held-out rows; None if any network failed."""
     plan = _plan(cell, parts)
-    size = max(TOGETHER - TOGETHER % networks.members(cell), networks.members(cell))
+    size = max(TOGETHER - TOGETHER % cell_networks.members(cell), cell_networks.members(cell))
     values = []
     for start in range(0, len(plan), size):
         some = plan[start : start + size]
-        trained = networks.train(cell, some, parts, compile=compiled)
+        trained = cell_networks.train(cell, some, parts, compile=compiled)
         for one in judge(cell, some, parts, trained, log_likelihood):
             if one.scores is None:
                 return None

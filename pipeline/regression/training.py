@@ -12,10 +12,10 @@ from mnvi.replicas import Replicas
 from pipeline import files, tracking
 from pipeline.console import say
 from pipeline.params import Cell
-from pipeline.regression import folds, networks
+from pipeline.regression import cell_networks, folds
+from pipeline.regression.cell_networks import Replica
 from pipeline.regression.chunks import Chunks, train
 from pipeline.regression.folds import Fold
-from pipeline.regression.networks import Replica
 
 EVERY = 10  # epochs between two points of the recorded loss
 
@@ -25,7 +25,7 @@ def run(cell: Cell) -> None:
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests)
     runs = number_of_runs(cell)
-    plan = networks.plan(cell, len(tests), runs)
+    plan = cell_networks.plan(cell, len(tests), runs)
     chunks = Chunks.of(cell, parts, plan)
     depends_on = [*chunks.depends_on, runs]  # the recorded loss is the mean over all runs
     with tracking.run(cell, "train", state=cell.state("train"), depends_on=depends_on) as tracked:
@@ -34,7 +34,7 @@ def run(cell: Cell) -> None:
         results = train(chunks, lambda index, result: _say_failures(chunks.parts[index], result["failures"]))
         state = {name: torch.cat([result["state"][name] for result in results]) for name in results[0]["state"]}
         losses = torch.cat([result["losses"] for result in results])
-        trained = networks.restore(cell, plan, parts, {"state": state, "losses": losses})
+        trained = cell_networks.restore(cell, plan, parts, {"state": state, "losses": losses})
         failures = trained.failures
         files.write_tensors(cell.model / "replicas.pt", {"state": state, "losses": losses, "failures": failures})
         history = _history(losses, failures)
@@ -44,11 +44,11 @@ def run(cell: Cell) -> None:
             {
                 "folds": len(tests),
                 "runs": runs,
-                "members": networks.members(cell),
+                "members": cell_networks.members(cell),
                 "seeds": [network.seed for network in plan],
                 "epochs": cell.experiment.epochs,
                 "hyperparameters": cell.hyperparameters,
-                "num_parameters": networks.num_parameters(cell, parts),
+                "num_parameters": cell_networks.num_parameters(cell, parts),
                 "complete": cell.complete,
                 "compiled": chunks.compiled,
                 "fingerprint": cell.fingerprint("train"),
@@ -85,7 +85,7 @@ def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked:
     The table averages over this network and others. Choosing the best of them would need the test rows, which must not
     influence the choice.
     """
-    first = range(networks.members(cell))
+    first = range(cell_networks.members(cell))
     if any(k in trained.failures for k in first):
         say(f"{cell.name}: the first network failed, so no model is logged")
         return

@@ -10,7 +10,12 @@ import argparse
 from pathlib import Path
 
 from pipeline import console, params
-from pipeline.report.writing import fill_readme, write_report
+from pipeline.done import Account
+from pipeline.params import Params, tracked
+from pipeline.params.cells import WORK
+from pipeline.report import provenance
+
+CODE = Path(__file__).parents[1]
 
 
 def main() -> None:
@@ -27,10 +32,33 @@ def main() -> None:
     if arguments.results and not arguments.readme:
         parser.error("--results needs --readme; the report itself reads study.results of params.yaml")
     if arguments.readme:
+        from pipeline.report.writing import fill_readme
+
         fill_readme(arguments.readme, arguments.results or [params.load(arguments.params).study.results])
         return
-    folder = write_report(params.load(arguments.params))
-    console.say(f"report: {folder / 'index.html'}")
+    write(params.load(arguments.params))
+
+
+def write(study: Params) -> None:
+    """Writes the report, unless it is up to date. Imports matplotlib and MLflow only if it is not."""
+    known = account(study)
+    if not known.is_settled():
+        from pipeline.report.writing import write_report
+
+        write_report(study)
+        account(study).settle()
+    console.say(f"report: {known.makes[0] / 'index.html'}")
+
+
+def account(study: Params) -> Account:
+    """What the report depends on: the results of all cells, the summaries of their data, the code that shows them."""
+    results = study.study.results
+    cells = [path for cell in study.cells() for path in (cell.tune, cell.model, cell.evaluate)]
+    data = [one / "summary.json" for cell in study.cells() for one in (cell.data, *cell.ood.values())]
+    depends_on = {**tracked.of_report(study), "commit": provenance.commit()}
+    code = [path for room in ("report", "registry") for path in sorted((CODE / room).glob("*.py"))]
+    note = WORK / results / "report" / "done.json"
+    return Account("report", note, depends_on, [*cells, *data, *code], [results / "report"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.registry.methods import colour
-from pipeline.report import metrics
+from pipeline.report import labels
 from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.results import Result
 
@@ -38,12 +38,12 @@ def drawings(results: Sequence[Result]) -> list[Drawing]:
 
 
 def title(result: Result) -> str:
-    return f"{experiment(result)}, {metrics.method_label(result.cell.method)}"
+    return f"{experiment(result)}, {labels.method_label(result.cell.method)}"
 
 
 def experiment(result: Result) -> str:
     scores = result.scores
-    return f"{metrics.network_label(scores.network)} on {metrics.data_label(scores.data)}"
+    return f"{labels.network_label(scores.network)} on {labels.data_label(scores.data)}"
 
 
 def _rejection(results: Sequence[Result]) -> Figure:
@@ -56,7 +56,7 @@ def _rejection(results: Sequence[Result]) -> Figure:
             axis.set_title(experiment(result))
             curve, method = result.curves["rejection"], result.cell.method
             rates, errors = ([100 * value for value in curve[key]] for key in ("rate", "misclassification"))
-            axis.plot(rates, errors, color=colour(method), lw=1.5, label=metrics.method_label(method))
+            axis.plot(rates, errors, color=colour(method), lw=1.5, label=labels.method_label(method))
         axis.set_xlabel("rejected [%]")
         axis.set_ylabel("misclassified [%]")
         axis.set_ylim(bottom=0)
@@ -72,7 +72,7 @@ def _reliability(results: Sequence[Result]) -> Figure:
         points = [pair for pair in zip(curve["confidence"], curve["accuracy"], strict=True) if None not in pair]
         axis.plot((0, 1), (0, 1), "--", color=ink(), lw=0.8)
         axis.plot([c for c, _ in points], [a for _, a in points], "o-", color=colour(method), ms=3, lw=1.2)
-        axis.set_title(f"{experiment(result)}\n{metrics.method_label(method)}", fontsize=8)
+        axis.set_title(f"{experiment(result)}\n{labels.method_label(method)}", fontsize=8)
         axis.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal", xlabel="confidence", ylabel="accuracy")
     return figure
 

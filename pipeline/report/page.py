@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.params import Study
-from pipeline.report import metrics, views, wording
+from pipeline.report import labels, views, wording
 from pipeline.report.drawing import Drawn
 from pipeline.report.image_figures import title
 from pipeline.report.provenance import DataSource
@@ -83,7 +83,7 @@ def _cell(result: Result) -> dict[str, Any]:
     source = best.get("source", "")
     return {
         "name": result.cell.name,
-        "method": metrics.method_label(result.cell.method),
+        "method": labels.method_label(result.cell.method),
         "missing": scores.missing,
         "complete": scores.complete,
         "hyperparameters": ", ".join(f"{name} {wording.setting(value)}" for name, value in hyperparameters.items()),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from pipeline.params import Cell
 from pipeline.registry.methods import colour
-from pipeline.report import metrics, searches
+from pipeline.report import labels, searches
 from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.results import Result
 from pipeline.report.searches import Search
@@ -72,7 +72,7 @@ def _curve(axis: Axes, result: Result, quantity: str) -> None:
     method = result.cell.method
     for curve in result.history.values():
         points = [(epoch["epoch"], epoch[quantity]) for epoch in curve if epoch.get(quantity) is not None]
-        label = metrics.method_label(method)
+        label = labels.method_label(method)
         marker = "o" if len(points) < 3 else ""
         axis.plot(
             [x for x, _ in points], [y for _, y in points], marker=marker, color=colour(method), lw=1.1, label=label

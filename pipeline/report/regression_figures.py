@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from pipeline.registry.methods import colour
 from pipeline.registry.metrics import LEVELS
-from pipeline.report import metrics
+from pipeline.report import labels
 from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.tables import Record
 
@@ -43,8 +43,8 @@ def _likelihoods(found: dict[str, list[Record]]) -> Figure:
     most = max(map(len, found.values()))
     figure, axes = panels(len(found), 3, 3.1, 0.9 + 0.27 * most)
     for axis, (data, records) in zip(axes, found.items(), strict=True):
-        axis.set_title(metrics.data_label(data))
-        axis.set_yticks(range(len(records)), [metrics.method_label(record.method) for record in records])
+        axis.set_title(labels.data_label(data))
+        axis.set_yticks(range(len(records)), [labels.method_label(record.method) for record in records])
         axis.set_ylim(len(records) - 0.4, -0.6)
         for place, record in enumerate(records):
             _likelihood(axis, place, record)
@@ -64,7 +64,7 @@ def _likelihood(axis: Axes, place: int, record: Record) -> None:
 def _coverages(found: dict[str, list[Record]]) -> Figure:
     figure, axes = panels(len(found), 3, 3.1, 2.6)
     for axis, (data, records) in zip(axes, found.items(), strict=True):
-        axis.set_title(metrics.data_label(data))
+        axis.set_title(labels.data_label(data))
         axis.axhline(0, ls="--", color=ink(), lw=0.8)
         methods = list(dict.fromkeys(record.method for record in records))
         for place, method in enumerate(methods):
@@ -73,7 +73,7 @@ def _coverages(found: dict[str, list[Record]]) -> Figure:
             excess = [100 * (values[f"coverage_{level}"].mean or 0.0) - level for level in known]
             aside = (place - (len(methods) - 1) / 2) * 0.8 / len(methods)  # side by side, not on top of each other
             places = [LEVELS.index(level) + aside for level in known]
-            axis.plot(places, excess, "o", color=colour(method), ms=5, label=metrics.method_label(method))
+            axis.plot(places, excess, "o", color=colour(method), ms=5, label=labels.method_label(method))
         axis.set_xticks(range(len(LEVELS)), [f"{level} %" for level in LEVELS])
         axis.set_xlim(-0.6, len(LEVELS) - 0.4)
         axis.set_ylabel("excess coverage [points]")

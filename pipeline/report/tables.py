@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.registry.metrics import HIGHER, SAME
-from pipeline.report import metrics, paper
+from pipeline.report import labels, paper
 from pipeline.report.results import Score, Scores
 
 SIGMAS = 2.0
@@ -72,7 +72,7 @@ class Record:
 
 def reproduced(metric: str, mean: float | None, std: float | None, printed: paper.Printed) -> bool | None:
     """Whether our figure is within two combined standard deviations of the paper's, or better; None if not compared."""
-    better = metrics.metric(metric).better
+    better = labels.metric(metric).better
     if better is None:
         return None
     if mean is None:

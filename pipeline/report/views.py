@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pipeline.report import metrics, paper
+from pipeline.report import labels, paper
 from pipeline.report.tables import Record
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def _likelihoods(title: str, records: Sequence[Record]) -> Grid:
 def _heading(data: str, records: Sequence[Record]) -> str:
     """The data set with the number of rows that were really used, which may differ from the one that papers print."""
     rows = next((record.rows for record in records if record.data == data and record.rows), None)
-    return metrics.data_label(data) + (f" (N = {rows:,})" if rows else "")
+    return labels.data_label(data) + (f" (N = {rows:,})" if rows else "")
 
 
 def further_regression(records: Sequence[Record]) -> Grid | None:
@@ -64,9 +64,9 @@ def further_regression(records: Sequence[Record]) -> Grid | None:
     rows = sorted(_in_order((record.data, _method(record)) for record in further), key=lambda row: row[0])
     return Grid(
         "Errors and coverage of the regression cells",
-        [metrics.label("", name) for name in columns],
+        [labels.label("", name) for name in columns],
         [
-            (f"{metrics.data_label(data)}, {method}", [found.get((data, method, name)) for name in columns])
+            (f"{labels.data_label(data)}, {method}", [found.get((data, method, name)) for name in columns])
             for data, method in rows
         ],
     )
@@ -87,14 +87,14 @@ def _block(data: str, network: str, records: Sequence[Record]) -> Grid:
     order = [name for name in paper.METRICS_2 if name in measured]
     order += [name for name in measured if name not in order]
     return Grid(
-        f"{metrics.network_label(network)} on {metrics.data_label(data)}",
+        f"{labels.network_label(network)} on {labels.data_label(data)}",
         columns,
-        [(metrics.label(data, name), [found.get((name, method)) for method in columns]) for name in order],
+        [(labels.label(data, name), [found.get((name, method)) for method in columns]) for name in order],
     )
 
 
 def _method(record: Record) -> str:
-    label = metrics.method_label(record.method)
+    label = labels.method_label(record.method)
     return f"{label} ({record.variant})" if record.variant else label
 
 

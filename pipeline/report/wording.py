@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
-from pipeline.report import metrics
+from pipeline.report import labels
 from pipeline.report.tables import (
     NOT_FINITE_TEXT,
     NOT_IN_PAPER_TEXT,
@@ -40,7 +40,7 @@ def ours(record: Record) -> str:
         return NOT_RUN_TEXT
     if record.mean is None:
         return "no complete run" if record.failed else "not finite"
-    scale = 10 ** metrics.exponent(record.data, record.metric)
+    scale = 10 ** labels.exponent(record.data, record.metric)
     decimals = _decimals(record)
     mean = number(record.mean * scale, decimals)
     if record.std is None or record.metric == "parameters":
@@ -49,7 +49,7 @@ def ours(record: Record) -> str:
 
 
 def _decimals(record: Record) -> int:
-    own = metrics.metric(record.metric).decimals
+    own = labels.metric(record.metric).decimals
     if record.paper is None or record.metric == "parameters":
         return own
     return max(record.paper.decimals, own) if record.metric == "log_likelihood" else record.paper.decimals

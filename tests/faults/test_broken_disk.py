@@ -27,7 +27,7 @@ from pipeline.errors import StudyError
 from pipeline.images import job as jobs
 from pipeline.images import search as image_search
 from pipeline.images import workers
-from pipeline.regression import folds, networks, search
+from pipeline.regression import cell_networks, folds, search
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +168,7 @@ def test_training_ends_with_the_weights_it_would_have_had_undisturbed(walk: Walk
     cell = params.load().cell(CELL).tuned()
     table, tests = folds.load(cell)
     found = files.read_tensors(cell.model / "replicas.pt", "train")["state"]
-    undisturbed = networks.train(cell, networks.plan(cell, 2, 2), folds.test_folds(table, tests)).state
+    undisturbed = cell_networks.train(cell, cell_networks.plan(cell, 2, 2), folds.test_folds(table, tests)).state
     for name, values in undisturbed.items():
         assert torch.equal(found[name], values), name
 

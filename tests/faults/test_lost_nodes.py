@@ -73,6 +73,16 @@ def lose_a_node(remotely: Remotely, nodes: Nodes, cell: Cell, process: subproces
     return epochs
 
 
+def trained_until_a_node_is_lost(
+    nodes: Nodes, study: Path, fewer: bool
+) -> tuple[Cell, subprocess.Popen[str], list[dict[str, Any]]]:
+    """The cell, its training, which is still running, and the epochs before the loss."""
+    cell = long_training(fewer)
+    remotely = Remotely(nodes, study)
+    process = remotely.start("train")
+    return cell, process, lose_a_node(remotely, nodes, cell, process)
+
+
 def assert_trained_as_by_one(cell: Cell, before: list[dict[str, Any]]) -> None:
     """Every epoch once, on the same global batches, and those before the loss not again."""
     history = json.loads((cell.model / "seed-0" / "history.json").read_text())
@@ -86,10 +96,7 @@ def assert_trained_as_by_one(cell: Cell, before: list[dict[str, Any]]) -> None:
 
 @pytest.mark.slow
 def test_training_goes_on_with_fewer_workers_when_a_node_is_lost(losable: Nodes, study: Path) -> None:
-    cell = long_training(fewer=True)
-    remotely = Remotely(losable, study)
-    process = remotely.start("train")
-    before = lose_a_node(remotely, losable, cell, process)
+    cell, process, before = trained_until_a_node_is_lost(losable, study, fewer=True)
     said = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, said
     assert said.count("so training resumes with 1 from the last checkpoint, on the same global batches") == 1, said
@@ -98,10 +105,7 @@ def test_training_goes_on_with_fewer_workers_when_a_node_is_lost(losable: Nodes,
 
 @pytest.mark.soak
 def test_training_that_may_not_go_on_with_fewer_workers_waits_for_a_node(losable: Nodes, study: Path) -> None:
-    cell = long_training(fewer=False)
-    remotely = Remotely(losable, study)
-    process = remotely.start("train")
-    before = lose_a_node(remotely, losable, cell, process)
+    cell, process, before = trained_until_a_node_is_lost(losable, study, fewer=False)
     said = line_with("a node is lost", process)
     assert "waits for another node. With resources.allow_fewer_workers: true the same command resumes" in said
     losable.start(1)

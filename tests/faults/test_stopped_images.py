@@ -31,7 +31,7 @@ def test_training_that_was_cut_off_ends_as_if_it_had_not_been(way: str) -> None:
     write_best(cell)
     job = make_job(cell)
     checkpoints = Checkpoints(job.state)
-    disturb(way, checkpoints.paths, "train", cell.name, worker="RayTrainWorker")
+    disturb(way, checkpoints.paths, "train", cell.name, worker="_train_alone")
     if way != "worker killed":
         assert not (cell.model / "training.json").exists()
         state = "RUNNING" if way == "driver killed" else "KILLED"

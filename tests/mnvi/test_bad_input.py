@@ -256,6 +256,28 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
             mnvi.Samples(torch.zeros(5, 2, 4)), torch.tensor([0, 9])
         ),
     ),
+    "labels to be ignored, without saying so": (
+        ValueError,
+        "CategoricalLikelihood: labels run from -100 to 2; they must be in 0..3; for labels that do not count, set "
+        "ignore_index",
+        lambda: labels(torch.tensor([0, -100, 2])),
+    ),
+    "a fourth class for two": (
+        ValueError,
+        "BernoulliLikelihood: targets run from 0 to 3; they must be 0 or 1, or probabilities between. For more than "
+        "two classes use CategoricalLikelihood",
+        lambda: mnvi.BernoulliLikelihood().expected_log_prob(gaussian(3), torch.tensor([0, 3, 1])),
+    ),
+    "count that is none": (
+        ValueError,
+        "PoissonLikelihood: targets contain -1; they must be counts: 0, 1, 2, ...",
+        lambda: mnvi.PoissonLikelihood().expected_log_prob(gaussian(3), torch.tensor([0, -1, 1])),
+    ),
+    "degrees of freedom of zero": (
+        ValueError,
+        "StudentTLikelihood: df=0 must be a finite number > 0",
+        lambda: mnvi.StudentTLikelihood(df=0),
+    ),
     "targets of another shape": (
         ValueError,
         "GaussianLikelihood: targets have shape (3, 1), expected (3,)",
@@ -325,17 +347,17 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "schedule from a negative epoch": (
         ValueError,
-        "must map epochs, whole numbers >= 0, to numbers",
+        "StepSchedule: an epoch=-3 must be a whole number >= 0",
         lambda: mnvi.StepSchedule({0: 1.0, -3: 1.0}),
     ),
     "schedule from an epoch with a name": (
         ValueError,
-        "must map epochs, whole numbers >= 0, to numbers",
+        "StepSchedule: an epoch='end' must be a whole number >= 0",
         lambda: mnvi.StepSchedule({0: 1.0, "end": 1.0}),
     ),
     "schedule from the middle of an epoch": (
         ValueError,
-        "must map epochs, whole numbers >= 0, to numbers",
+        "StepSchedule: an epoch=1.5 must be a whole number >= 0",
         lambda: mnvi.StepSchedule({0: 1.0, 1.5: 1.0}),
     ),
     "ensemble of a network": (
@@ -415,8 +437,18 @@ CASES: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "negative epoch": (
         ValueError,
-        "StepSchedule: epoch=-1 must be at least 0",
+        "StepSchedule: epoch=-1 must be a whole number >= 0",
         lambda: mnvi.StepSchedule({0: 1.0})(-1),
+    ),
+    "batch norm that may divide by zero": (
+        ValueError,
+        "batch_norm: eps=0.0 must be a finite number > 0; in training the variance of a batch may be zero",
+        lambda: torch.nn.functional.batch_norm(gaussian(4, 3), None, None, training=True, eps=0.0),
+    ),
+    "group norm without groups": (
+        ValueError,
+        "group_norm: num_groups=0 must be a whole number >= 1",
+        lambda: torch.nn.functional.group_norm(gaussian(4, 3), 0),
     ),
     "schedule of one's own that turns negative": (
         ValueError,
@@ -435,7 +467,8 @@ def test_bad_input_is_named(kind: type[Exception], message: str, call: Callable[
 @pytest.mark.parametrize("value", [0, 0.0, -1e-4, NAN, INF, -INF, True, "1e-4", None], ids=repr)
 @pytest.mark.parametrize("posterior", [mnvi.MultiplicativeNoise, mnvi.MeanField, mnvi.SharedMeanField])
 def test_prior_variance_must_be_a_finite_positive_number(posterior: type, value: object) -> None:
-    expected = f"{posterior.__name__}: prior_variance={value!r} must be a finite number > 0"
+    bound = ">= 1e-09" if posterior is mnvi.MultiplicativeNoise else "> 0"
+    expected = f"{posterior.__name__}: prior_variance={value!r} must be a finite number {bound}"
     with pytest.raises(ValueError, match=re.escape(expected)):
         posterior(prior_variance=value)
 

@@ -68,6 +68,7 @@ def test_moments_import_nothing_but_torch_and_themselves(path: Path) -> None:
         "contextlib",
         "functools",
         "math",
+        "numbers",
         "sys",
         "threading",
         "typing",
@@ -92,6 +93,11 @@ def test_the_library_knows_no_part_of_the_study(path: Path) -> None:
 
 def test_private_names_of_torch_are_used_in_one_module() -> None:
     users = {str(path.relative_to(ROOT)) for path in FILES if PRIVATE.search(path.read_text())}
+    assert users == {"moments/_torch.py"}
+
+
+def test_one_module_asks_torch_whether_it_compiles() -> None:
+    users = {str(path.relative_to(ROOT)) for path in FILES if "torch.compiler." in path.read_text()}
     assert users == {"moments/_torch.py"}
 
 

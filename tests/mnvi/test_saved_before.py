@@ -12,7 +12,9 @@ import mnvi
 from mnvi import _moved
 
 FILES = Path(__file__).parent / "saved_by_0_1_0"
-MODELS = sorted(path.stem for path in FILES.glob("*.pt") if path.stem not in ("objective", "values", "samples"))
+MODELS = sorted(
+    path.stem for path in FILES.glob("*.pt") if path.stem not in ("objective", "values", "samples", "likelihoods")
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -31,6 +33,21 @@ def test_the_models_are_all_there() -> None:
 def test_an_objective_loads_and_gives_the_same_loss() -> None:
     saved = torch.load(FILES / "objective.pt", weights_only=False)
     torch.testing.assert_close(saved["model"](saved["x"], saved["y"], 0).loss, saved["loss"])
+
+
+@pytest.mark.parametrize("name", ["gaussian", "homoscedastic", "categorical", "second_order"])
+def test_a_likelihood_loads_and_gives_the_same_value(name: str) -> None:
+    saved = torch.load(FILES / "likelihoods.pt", weights_only=False)[name]
+    torch.manual_seed(1)  # of the logit samples
+    value = saved["likelihood"].expected_log_prob(saved["out"], saved["y"])
+    assert torch.equal(value, saved["value"])
+    assert saved["likelihood"].predictive(saved["out"]).log_prob(saved["y"]).isfinite().all()
+
+
+def test_an_uncertainty_loads() -> None:
+    saved = torch.load(FILES / "likelihoods.pt", weights_only=False)["gaussian"]
+    assert isinstance(saved["uncertainty"], mnvi.Uncertainty)
+    assert all(map(torch.equal, saved["uncertainty"], saved["likelihood"].uncertainty(saved["out"])))
 
 
 def test_values_load_without_trusting_the_file() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Normal, OneHotCategorical
 
 import mnvi
 
@@ -63,6 +64,23 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         "with the classes in dimension 1; they must come last: pass out.movedim(1, -1)",
         lambda: ELBO(single(2, 3, 5, 5), torch.zeros(2, 5, 5).long(), 0),
     ),
+    "image-shaped one-hot labels": (
+        ValueError,
+        "look one-hot; expected class indices of shape (2, 5): pass y.argmax(1)",
+        lambda: mnvi.ELBO(mnvi.CategoricalLikelihood(class_dim=1), 10)(
+            single(2, 3, 5), torch.eye(3)[torch.zeros(2, 5).long()].movedim(-1, 1), 0
+        ),
+    ),
+    "two logits for a coin": (
+        ValueError,
+        "two logits for one target are for CategoricalLikelihood",
+        lambda: mnvi.ELBO(mnvi.BernoulliLikelihood(), 10)(single(4, 2), torch.zeros(4), 0),
+    ),
+    "standard deviation of classes": (
+        TypeError,
+        "classes have no standard deviation; use uncertainty(out)",
+        lambda: LIKELIHOOD.standard_deviations(OUT),
+    ),
     "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian, and", lambda: torch.tensor(OUT)),
     "Normal(gaussian, 1)": (
         TypeError,
@@ -74,11 +92,16 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         "takes tensors, not a Gaussian; Normal(x.mean, x.std)",
         lambda: Normal(OUT, 1.0, validate_args=False),  # type: ignore[arg-type]
     ),
-    "Categorical(logits=gaussian)": (
-        mnvi.NoRuleError,
-        "a distribution takes tensors",
-        lambda: Categorical(logits=OUT, validate_args=True),  # type: ignore[arg-type]
-    ),
+    **{
+        f"{distribution.__name__}({name}=gaussian, {validated=})": (
+            TypeError,
+            "takes tensors, not a Gaussian; Normal(x.mean, x.std)",
+            partial(distribution, **{name: OUT}, validate_args=validated),
+        )
+        for distribution in (Bernoulli, Categorical, OneHotCategorical)
+        for name in ("logits", "probs")
+        for validated in (True, False)
+    },
 }
 
 

@@ -16,7 +16,7 @@ from tiny_study import RESOURCES
 import mnvi
 from pipeline import files, params
 from pipeline.images import job as jobs
-from pipeline.images import networks, workers
+from pipeline.images import objectives, workers
 from pipeline.images.job import Job
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -156,7 +156,7 @@ def trained(method: str, seeds: int = 2, **changes: Any) -> Cell:
         net = jobs.objective(make_job(cell, seed=seed)).net
         assert isinstance(net, torch.nn.Module)
         files.write_tensors(cell.model / f"seed-{seed}" / "model.pt", net.state_dict())
-    training = {"seeds": seeds, "complete": True, "seconds": 1.0, "num_parameters": networks.num_parameters(net)}
+    training = {"seeds": seeds, "complete": True, "seconds": 1.0, "num_parameters": objectives.num_parameters(net)}
     files.write_json(cell.model / "training.json", training)
     files.write_yaml(cell.tune / "best.yaml", {"source": "params", "hyperparameters": cell.hyperparameters})
     return cell

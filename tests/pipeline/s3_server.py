@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import boto3
 
 from tools.ray_nodes import free_port
-
-PATIENCE = 300.0  # seconds
+from tools.servers import wait_until_it_answers
 
 
 @contextmanager
@@ -40,7 +37,7 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
     ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait(endpoint, server)
+        wait_until_it_answers(f"{endpoint}/moto-api/data.json", server)
         client = boto3.client(
             "s3",
             endpoint_url=endpoint,
@@ -53,15 +50,3 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
     finally:
         server.kill()
         server.wait()
-
-
-def _wait(endpoint: str, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            urllib.request.urlopen(f"{endpoint}/moto-api/data.json", timeout=30).close()
-            return
-        except OSError:
-            if server.poll() is not None or time.monotonic() > until:
-                raise
-        time.sleep(0.2)

@@ -18,9 +18,10 @@ from commands import PATIENCE
 from PIL import Image
 
 from pipeline import missing
-from pipeline.data import load_images, load_table
 from pipeline.data.folders import find_folder
+from pipeline.data.imagesets import load_images
 from pipeline.data.sources import MIRROR, MissingData
+from pipeline.data.tablesets import load_table
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 from pipeline.prepare import prepare

@@ -38,6 +38,33 @@ def names(one: Cell) -> list[str]:
     return [name for _, name, _ in state.aside(one, "train")]
 
 
+@pytest.mark.parametrize("name", ["chunks/0000.pt", "finished/1.json", "seed-0/checkpoint.pt", "trial-ab/record.json"])
+def test_state_of_an_earlier_version_stays_and_one_message_says_what_to_do(
+    capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    one = cell("mnvi")
+    old = one.state("train") / name
+    old.parent.mkdir(parents=True)
+    old.write_text("hours of work")
+    for _ in range(2):
+        assert not (progress(one) / name).exists()
+    message = capfd.readouterr().err
+    assert message.count("has state of version 0.1") == 1 and name.partition("/")[0] in message
+    assert old.read_text() == "hours of work"
+
+
+def test_what_a_stage_keeps_beside_its_state_is_not_taken_for_an_earlier_version_s(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    one = cell("mnvi")
+    for name in ("done.json", "run.json", "children/seed-0/run.json", "ray/trial-1/x"):
+        path = one.state("train") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    progress(one)
+    assert "version 0.1" not in capfd.readouterr().err
+
+
 def test_what_fits_stays() -> None:
     one = cell("mnvi")
     folder = kept(one)

@@ -23,7 +23,7 @@ from tools.ray_nodes import Nodes
 SECOND = 1  # the node that faults hit; losing the head would mean losing the cluster
 GIVEN_UP = 60.0  # seconds within which the head notices what happened to a node
 STAGE = re.compile(r"^\S*python\S* -m pipeline\.(\w+)(?: (\S+))?")  # not the shell that started it
-TRAINS = re.compile(r"ray::(RayTrainWorker|_RayTrainWorker|_train_chunk)")
+TRAINS = re.compile(r"ray::(RayTrainWorker|_RayTrainWorker|_train_alone|_train_chunk)")
 TRIAL = re.compile(r"ray::ImplicitFunc")
 # Stages in which a fault matters. `params` stands for the stages `settings` and `ood`.
 ON_RAY = ("tune", "train")

@@ -6,15 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tools.ray_nodes import NotStarted, free_port
-
-PATIENCE = 300.0  # seconds
+from tools.ray_nodes import free_port
+from tools.servers import wait_until_it_answers
 
 
 class Server:
@@ -44,21 +41,10 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        until = time.monotonic() + PATIENCE
-        while not self._answers():
-            if self.process.poll() is not None or time.monotonic() > until:
-                raise NotStarted(f"MLflow's server did not start:\n{(self.folder / 'server.log').read_text()}")
-            time.sleep(0.2)
+        wait_until_it_answers(f"{self.address}/health", self.process, self.folder / "server.log")
 
     def kill(self) -> None:
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-
-    def _answers(self) -> bool:
-        try:
-            urllib.request.urlopen(f"{self.address}/health", timeout=1).close()
-        except OSError:
-            return False
-        return True

@@ -57,21 +57,17 @@ def test_deterministic_parameter_count(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_multiplicative_noise_adds_one_parameter_per_input_unit(name):
-    bayesian = mnvi.convert(build(name), mnvi.MultiplicativeNoise(prior_variance=1e-4))
-    assert num_parameters(bayesian) == COUNTS[name][1]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_shared_mean_field_adds_as_many(name):
-    bayesian = mnvi.convert(build(name), mnvi.SharedMeanField(prior_variance=1e-4))
-    assert num_parameters(bayesian) == COUNTS[name][1]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_mean_field_adds_one_parameter_per_weight_and_bias(name):
-    bayesian = mnvi.convert(build(name), mnvi.MeanField(prior_variance=1e-4))
-    assert num_parameters(bayesian) == COUNTS[name][2]
+@pytest.mark.parametrize(
+    ("posterior", "column"),
+    [
+        pytest.param(mnvi.MultiplicativeNoise, 1, id="one for each input unit"),
+        pytest.param(mnvi.SharedMeanField, 1, id="shared: one for each input unit"),
+        pytest.param(mnvi.MeanField, 2, id="one for each weight and bias"),
+    ],
+)
+def test_a_posterior_adds_its_parameters(name, posterior, column):
+    bayesian = mnvi.convert(build(name), posterior(prior_variance=1e-4))
+    assert num_parameters(bayesian) == COUNTS[name][column]
 
 
 @pytest.mark.parametrize("name", MODELS)

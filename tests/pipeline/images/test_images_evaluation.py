@@ -17,7 +17,7 @@ from tracking_cases import runs
 
 import mnvi
 from pipeline import files, params
-from pipeline.images import evaluation, networks, predictions
+from pipeline.images import evaluation, objectives, predictions
 from pipeline.images.predictions import sampled_probabilities
 from pipeline.params import Cell
 from pipeline.prepare import prepare
@@ -57,7 +57,7 @@ def test_scores_are_those_of_a_direct_computation() -> None:
         assert value("aumrc") == pytest.approx(float(mnvi.metrics.aumrc(probs, torch.from_numpy(labels))))
         expected = roc_auc_score(np.repeat([0, 1], [len(entropy), len(other)]), np.concatenate([entropy, other]))
         assert value("auroc_fashion_mnist") == pytest.approx(expected)
-        assert value("parameters") == networks.num_parameters(mnvi.models.lenet(num_classes=2))
+        assert value("parameters") == objectives.num_parameters(mnvi.models.lenet(num_classes=2))
         assert value("inference_ms") > 0
     values = found["nll"]["values"]
     assert found["nll"]["mean"] == pytest.approx(np.mean(values))

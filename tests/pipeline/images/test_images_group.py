@@ -14,7 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.scaling import steps
-from pipeline.images import networks
+from pipeline.images import objectives
 from pipeline.images.group import Group
 
 
@@ -68,7 +68,7 @@ def bytes_of_a_step(group: Group) -> dict[str, tuple[int, int]]:
         model = group.wrap(objective)
         assert isinstance(model, DistributedDataParallel)
         sent = steps.all_reduced(model, torch.randn(2, 3, 32, 32), torch.tensor([0, 1]))
-        found[method] = sent, networks.num_parameters(objective)
+        found[method] = sent, objectives.num_parameters(objective)
     return found
 
 

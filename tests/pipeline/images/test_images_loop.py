@@ -14,7 +14,7 @@ from image_study import make_cell, make_job
 from torch.multiprocessing.spawn import spawn
 
 import mnvi
-from pipeline.data import load_images
+from pipeline.data.imagesets import load_images
 from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
 from pipeline.images import loop
@@ -50,7 +50,7 @@ def run(job: Job, stop_after: int | None = None) -> Position:
 
 
 def without_time(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in epoch.items() if key != "seconds"} for epoch in history]
+    return [{key: value for key, value in epoch.items() if key not in ("seconds", "waiting")} for epoch in history]
 
 
 def assert_same(found: Position, expected: Position) -> None:

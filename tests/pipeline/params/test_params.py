@@ -23,7 +23,7 @@ from pipeline import files, params
 from pipeline.data import augmentation
 from pipeline.errors import StudyError
 from pipeline.params import consistency, reading, selecting, settings
-from pipeline.registry import images, methods, networks
+from pipeline.registry import images, networks
 
 ROOT = Path(__file__).parents[3]
 RAW = yaml.safe_load((ROOT / "params.yaml").read_text())
@@ -421,13 +421,6 @@ def test_what_settings_say_about_images_is_true_of_them():
     assert mnvi.models.lenet()(torch.zeros(1, 1, size, size)).shape == (1, 10)
 
 
-@pytest.mark.parametrize("method", mnvi.methods.NAMES)
-def test_methods_take_the_hyperparameters_that_the_library_takes(method):
-    values = {"num_samples": 2, "train_samples": 1, "num_members": 2, "prior_variance": 1.0}
-    own = {key: values.get(key, -3.0) for key in methods.METHODS[method].hyperparameters if key != "dropout"}
-    mnvi.methods.build(method, lambda: mnvi.models.mlp(3, dropout=0.1 * (method == "mc_dropout")), **own)
-
-
 def test_hyperparameters_of_the_recipe_reach_the_experiment():
     mnvi_cell = cell("lenet-mnist-mnvi")
     assert mnvi_cell.experiment.weight_decay == 0.0
@@ -467,15 +460,6 @@ def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, mo
         before.tuned()
     files.write_yaml(before.tune / "best.yaml", {"hyperparameters": {"dropout": 0.3, "batch_size": 7}})
     assert before.tuned() == before.with_hyperparameters({"dropout": 0.3, "batch_size": 7})
-
-
-def test_every_method_either_has_a_kl_or_is_known_not_to():
-    for name in mnvi.methods.NAMES:
-        dropout = 0.1 * (name == "mc_dropout")
-        net = mnvi.methods.build(name, lambda dropout=dropout: mnvi.models.mlp(3, dropout=dropout))
-        objective = mnvi.Objective(net, mnvi.ELBO(mnvi.GaussianLikelihood(), num_data=2))
-        kl = float(objective(torch.zeros(2, 3), torch.zeros(2)).kl.detach())
-        assert (kl == 0) == (not methods.METHODS[name].has_kl), name
 
 
 def test_the_grid_is_every_combination():

@@ -11,7 +11,7 @@ from tracking_cases import runs
 
 import mnvi
 from pipeline import files, missing, tune
-from pipeline.regression import evaluation, folds, networks
+from pipeline.regression import cell_networks, evaluation, folds
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def trained(method, failures=None):
     tune.leave_unsearched(one)
     table, tests = folds.load(one)
     parts = folds.test_folds(table, tests)
-    plan = networks.plan(one, folds=2, runs=2)
-    nets = networks.train(one, plan, parts)
+    plan = cell_networks.plan(one, folds=2, runs=2)
+    nets = cell_networks.train(one, plan, parts)
     for k, epoch in (failures or {}).items():
         nets.losses[k, epoch:] = math.nan
     files.write_tensors(one.model / "replicas.pt", {"state": nets.state, "losses": nets.losses, "failures": failures})
@@ -44,7 +44,7 @@ def normal_log_density(y, mean, variance):
 @torch.no_grad()
 def test_scores_of_a_one_pass_method_by_hand():
     nets, parts, scores = trained("mnvi")
-    with networks.paper_options():
+    with cell_networks.paper_options():
         out = nets.module(3).net(parts[1].held_x)  # run 1, fold 1
     mean, variance = out.mean[:, 0], out.var[:, 0] + torch.exp(out.mean[:, 1] + out.var[:, 1] / 2)
     y = parts[1].held_y
@@ -142,7 +142,7 @@ def test_standard_splits_deviate_over_splits():
 def test_kappa_is_scaled_by_the_rows_of_the_training_fold():
     one = cell("mnvi")
     table, tests = folds.load(one)
-    objective = networks.builder(one, networks.plan(one, 2, 1), folds.test_folds(table, tests))(0)
+    objective = cell_networks.builder(one, cell_networks.plan(one, 2, 1), folds.test_folds(table, tests))(0)
     assert objective.elbo.num_data == 30
     assert isinstance(objective.elbo.kappa, mnvi.StepSchedule)
     assert objective.elbo.kappa(2) == 1.0

@@ -3,7 +3,7 @@ import pytest
 import torch
 from tiny_study import save_table
 
-from pipeline.data import load_table
+from pipeline.data.tablesets import load_table
 from pipeline.regression import folds
 
 

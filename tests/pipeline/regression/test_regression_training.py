@@ -8,10 +8,10 @@ from tiny_study import METHODS, cell, enter, make_study
 from tracking_cases import best_model
 
 from pipeline import cluster, files, tune
-from pipeline.data import load_table
+from pipeline.data.tablesets import load_table
 from pipeline.params import code
 from pipeline.registry.metrics import measured
-from pipeline.regression import compiling, evaluation, folds, networks, training
+from pipeline.regression import cell_networks, compiling, evaluation, folds, training
 from pipeline.regression.chunks import Chunks
 from pipeline.regression.predictions import judge
 
@@ -50,8 +50,8 @@ def test_a_network_of_the_plan_equals_one_trained_by_itself(study, ray_is_up):
     saved = torch.load(one.model / "replicas.pt", weights_only=True)
     table, tests = folds.load(one)
     parts = folds.test_folds(table, tests)
-    plan = networks.plan(one, folds=2, runs=2)
-    alone = networks.train(one, [plan[3]], parts)
+    plan = cell_networks.plan(one, folds=2, runs=2)
+    alone = cell_networks.train(one, [plan[3]], parts)
     for name, values in saved["state"].items():
         torch.testing.assert_close(values[3], alone.state[name][0], msg=name)
 
@@ -60,9 +60,9 @@ def test_a_network_of_the_plan_equals_one_trained_by_itself(study, ray_is_up):
 def test_the_first_network_is_a_registered_model_that_takes_rows_as_they_are(study, ray_is_up, method):
     one = train(method)
     table, tests = folds.load(one)
-    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    parts, plan = folds.test_folds(table, tests), cell_networks.plan(one, folds=2, runs=2)
     saved = torch.load(one.model / "replicas.pt", weights_only=True)
-    (first, *_) = judge(one, plan, parts, networks.restore(one, plan, parts, saved), mean_and_deviation)
+    (first, *_) = judge(one, plan, parts, cell_networks.restore(one, plan, parts, saved), mean_and_deviation)
     answer = best_model(f"tiny-{method}").predict(table.x[tests[0]].numpy())
     assert answer["mean"].mean() == pytest.approx(first.scores["mean"], rel=1e-4)
     assert answer["std"].mean() == pytest.approx(first.scores["std"], rel=1e-4)
@@ -114,7 +114,7 @@ def set_aside(one):
 def test_chunks_of_other_settings_are_set_aside(study, ray_is_up):
     one = train("deterministic")
     table, tests = folds.load(one)
-    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    parts, plan = folds.test_folds(table, tests), cell_networks.plan(one, folds=2, runs=2)
     assert Chunks.of(one, parts, plan).finished()
     changed = one.with_hyperparameters({"learning_rate": 0.01})
     assert not Chunks.of(changed, parts, plan).finished()
@@ -125,7 +125,7 @@ def test_chunks_of_other_settings_are_set_aside(study, ray_is_up):
 def test_chunks_of_other_code_are_set_aside(study, ray_is_up, monkeypatch):
     one = train("deterministic")
     table, tests = folds.load(one)
-    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    parts, plan = folds.test_folds(table, tests), cell_networks.plan(one, folds=2, runs=2)
     known = one.code("train")
     monkeypatch.setattr(code, "of", lambda *_: {**known, "pipeline.regression.folds": "changed"})
     assert not Chunks.of(one, parts, plan).finished()
@@ -136,7 +136,7 @@ def test_chunks_of_other_code_are_set_aside(study, ray_is_up, monkeypatch):
 def test_chunks_of_other_targets_are_set_aside(study, ray_is_up):
     one = train("deterministic")
     table, tests = folds.load(one)
-    plan = networks.plan(one, folds=2, runs=2)
+    plan = cell_networks.plan(one, folds=2, runs=2)
     other = folds.test_folds(replace(table, y=table.y + 1), tests)
     assert not Chunks.of(one, other, plan).finished()
     (name,) = set_aside(one)
@@ -149,7 +149,7 @@ def test_whole_chunks_stay_when_runs_are_added(study, ray_is_up, monkeypatch):
     table, tests = folds.load(one)
     parts = folds.test_folds(table, tests)
     more = replace(one, experiment=replace(one.experiment, runs=3))
-    chunks = Chunks.of(more, parts, networks.plan(more, folds=2, runs=3))
+    chunks = Chunks.of(more, parts, cell_networks.plan(more, folds=2, runs=3))
     assert len(chunks.parts) == 3 and list(chunks.finished()) == [0, 1]
 
 
@@ -167,7 +167,7 @@ def test_fewer_folds_than_the_data_have_are_not_complete(study, ray_is_up):
 def test_auto_compiles_what_is_long_enough_where_there_is_a_compiler(study, monkeypatch):
     small, parts = cell("mnvi"), folds.test_folds(*folds.load(cell("mnvi")))
     steps = small.experiment.epochs * -(-len(parts[0].y) // small.experiment.batch_size)
-    many = [networks.Replica(0, run) for run in range(-(-compiling.WORTH // steps))]
+    many = [cell_networks.Replica(0, run) for run in range(-(-compiling.WORTH // steps))]
 
     def wanted(choice, plan):
         return compiling.wanted(replace(small, resources=replace(small.resources, compile=choice)), parts, plan)
@@ -183,7 +183,7 @@ def test_auto_compiles_what_is_long_enough_where_there_is_a_compiler(study, monk
 def test_chunks_that_were_trained_without_the_compiler_are_not_mixed_with_others(study, ray_is_up, monkeypatch):
     one = replace(cell("deterministic"), resources=replace(cell("deterministic").resources, compile="auto"))
     table, tests = folds.load(one)
-    parts, plan = folds.test_folds(table, tests), networks.plan(one, folds=2, runs=2)
+    parts, plan = folds.test_folds(table, tests), cell_networks.plan(one, folds=2, runs=2)
     chunks = Chunks.of(one, parts, plan)
     chunks.save(0, {"losses": torch.zeros(1)})
     assert not chunks.compiled and chunks.finished()

@@ -7,7 +7,7 @@ import pytest
 from tiny_study import enter, write_params
 
 from pipeline.errors import StudyError
-from pipeline.regression import networks
+from pipeline.regression import cell_networks
 from tools import variations
 
 FILE = Path("results/variations/tiny-mnvi.json")
@@ -17,13 +17,13 @@ FILE = Path("results/variations/tiny-mnvi.json")
 def trained(tmp_path, monkeypatch):
     """A study, and how each training was: batch size, prior variance, epochs."""
     enter(tmp_path, monkeypatch)
-    train, calls = networks.train, []
+    train, calls = cell_networks.train, []
 
     def noted(cell, plan, parts, **settings):
         calls.append((cell.experiment.batch_size, cell.hyperparameters["prior_variance"], cell.experiment.epochs))
         return train(cell, plan, parts, **settings)
 
-    monkeypatch.setattr(networks, "train", noted)
+    monkeypatch.setattr(cell_networks, "train", noted)
     return calls
 
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ import mnvi
 from pipeline import tracking
 from pipeline.tracking import identity
 from pipeline.tracking.spool import Spool
+from tools.servers import wait_until_it_answers
 
 ROOT = Path(__file__).parents[3]
 STATE = Path("work/results/tune/toy-mnvi")
@@ -48,14 +48,7 @@ def server(port: int, *command: str, path: str = "/health") -> Iterator[subproce
             env=environment,
         )
     try:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, Path("server.log").read_text()
-                time.sleep(0.2)
+        wait_until_it_answers(f"http://127.0.0.1:{port}{path}", process, Path("server.log"))
         yield process
     finally:
         with suppress(ProcessLookupError):  # it ended by itself

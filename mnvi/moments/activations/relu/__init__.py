@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import is_wrapped
+from mnvi.moments._torch import is_compiling, is_wrapped
 from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
 from mnvi.moments.tracing import Destination
@@ -70,7 +70,7 @@ def _floored(var: Tensor, floor: float) -> Tensor:
 def _replicated(mean: Tensor, var: Tensor) -> bool:
     """Whether the tensors, inside ``torch.func``, represent CPU tensors with one more dimension."""
     return (
-        not torch.compiler.is_compiling()
+        not is_compiling()
         and not Destination.compiler
         and mean.device.type == "cpu"
         and mean.shape == var.shape
@@ -83,7 +83,7 @@ def _without_gradient(mean: Tensor, var: Tensor) -> bool:
 
 
 def _compiled(mean: Tensor, var: Tensor) -> bool:
-    return torch.compiler.is_compiling() and _without_gradient(mean, var)
+    return is_compiling() and _without_gradient(mean, var)
 
 
 def _large(mean: Tensor, var: Tensor) -> bool:

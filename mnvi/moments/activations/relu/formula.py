@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mnvi.moments._torch import is_fused
 from mnvi.moments.normal import INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF
-from mnvi.moments.tracing import Destination
 
 _MILLS_SCALE = 0.25455844
 _MILLS = (
@@ -59,8 +59,7 @@ def _tail(size: Tensor, density: Tensor) -> Tensor:
     uses Mills' ratio :math:`\Phi(-a)/\varphi(a) = t\,P(t)`, :math:`t = 1/(1 + ca)`, with a polynomial fitted to a
     relative error of 4e-8; in float32 arithmetic 4e-7.
     """
-    vectorised = Destination.compiler or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
-    if not vectorised or size.dtype != torch.float32 or size.device.type != "cpu":
+    if not is_fused() or size.dtype != torch.float32 or size.device.type != "cpu":
         return 0.5 * torch.erfc(size * SQRT_HALF)
     t = 1 / (1 + _MILLS_SCALE * size)
     ratio = torch.full_like(t, _MILLS[-1])

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import is_wrapped
+from mnvi.moments._torch import is_compiling, is_wrapped
 from mnvi.moments.activations.relu import formula
 from mnvi.moments.differentiation import first_order
 from mnvi.moments.lean import in_memory_order
@@ -28,7 +28,7 @@ class ReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if not torch.compiler.is_compiling() and blockable(mean, var):
+        if blockable(mean, var):
             expectation, variance, cdf, slope = blocked(mean, var, for_backward=True)
             return expectation, variance, cdf, slope
         return formula.moments(mean, var)
@@ -49,7 +49,7 @@ class ReLU(torch.autograd.Function):
         g_mean = torch.zeros_like(expectation) if g_mean is None else g_mean
         g_var = torch.zeros_like(cdf) if g_var is None else g_var
         tensors = g_mean, g_var, expectation, cdf, slope
-        if not torch.compiler.is_compiling() and blockable(*tensors):
+        if blockable(*tensors):
             return _blocked_gradients(*tensors)
         to_mean, to_var = formula.gradients(*tensors)
         return to_mean.to(ctx.dtypes[0]), to_var.to(ctx.dtypes[1])
@@ -185,9 +185,10 @@ torch.library.register_vmap("mnvi::relu_gradients", _batched(torch.ops.mnvi.relu
 
 
 def blockable(first: Tensor, *others: Tensor) -> bool:
-    """Whether these are large plain CPU tensors of one dtype and one dense memory layout."""
+    """Whether these are large plain CPU tensors of one dtype and one dense memory layout, and nothing compiles."""
     return (
-        first.device.type == "cpu"
+        not is_compiling()
+        and first.device.type == "cpu"
         and first.numel() >= _BLOCKED_FROM
         and not any(is_wrapped(t) for t in (first, *others))
         and in_memory_order(first) is not None

@@ -13,10 +13,11 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import KFold
 
 from pipeline import files
-from pipeline.data import load_table, splits
+from pipeline.data import splits
 from pipeline.data.known_tables import TABLES, digest
 from pipeline.data.sources import MIRROR, MissingData
-from pipeline.data.tables import find_table
+from pipeline.data.table_arrays import find_table
+from pipeline.data.tablesets import load_table
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 from pipeline.prepare import prepare

@@ -13,7 +13,7 @@ from torch import nn
 import mnvi
 from pipeline.errors import StudyError
 from pipeline.images import job as jobs
-from pipeline.images import networks
+from pipeline.images import objectives
 from pipeline.params import Cell
 
 
@@ -23,7 +23,7 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def built(cell: Cell, seed: int = 0) -> mnvi.Objective:
-    return networks.build(cell, seed, classes=10, channels=1, examples=55_000)
+    return objectives.build(cell, seed, classes=10, channels=1, examples=55_000)
 
 
 def with_network(cell: Cell, network: str, stem: str | None = None) -> Cell:
@@ -32,7 +32,7 @@ def with_network(cell: Cell, network: str, stem: str | None = None) -> Cell:
 
 @pytest.mark.parametrize("method, parameters", (("deterministic", 1_111_946), ("mnvi", 1_114_027)))
 def test_lenet_has_the_parameters_of_the_paper(method: str, parameters: int) -> None:
-    assert networks.num_parameters(built(make_cell(method))) == parameters
+    assert objectives.num_parameters(built(make_cell(method))) == parameters
 
 
 @pytest.mark.parametrize("stem, kernel", (("cifar", (3, 3)), ("imagenet", (7, 7))))
@@ -50,7 +50,7 @@ def test_the_weight_of_the_kl_is_kappa_over_n() -> None:
 
 
 def test_methods_without_posterior_have_no_kl() -> None:
-    assert networks.kappa_over_n(make_cell("mc_dropout")) == 0.0
+    assert objectives.kappa_over_n(make_cell("mc_dropout")) == 0.0
     assert float(built(make_cell("mc_dropout"))(torch.zeros(2, 1, 28, 28), torch.tensor([0, 1])).kl) == 0.0
 
 

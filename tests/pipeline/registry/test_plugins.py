@@ -18,18 +18,17 @@ from tiny_study import enter
 
 import mnvi
 from pipeline import params, registry
-from pipeline.data import load_images
+from pipeline.data.imagesets import load_images
 from pipeline.errors import StudyError
-from pipeline.images import evaluation, networks
+from pipeline.images import evaluation, objectives
 from pipeline.images import job as jobs
 from pipeline.images.predictions import Predictions
 from pipeline.params import Cell, code
 from pipeline.prepare import prepare
 from pipeline.registry import images, methods, metrics
 from pipeline.registry import networks as known_networks
+from pipeline.regression import cell_networks, folds, predictions
 from pipeline.regression import evaluation as table_evaluation
-from pipeline.regression import folds, predictions
-from pipeline.regression import networks as table_networks
 from pipeline.report import markdown, tables
 from pipeline.report.results import Score, Scores
 from pipeline.submission.package import packed
@@ -161,8 +160,8 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_method_trains_images() -> None:
     torch.manual_seed(0)
     cell = images_cell("noisy", {"scale": 0.1})
-    objective = networks.build(cell, 0, classes=2, channels=1, examples=8)
-    assert type(objective.net).__name__ == "Noisy" and networks.kappa_over_n(cell) == 0.0
+    objective = objectives.build(cell, 0, classes=2, channels=1, examples=8)
+    assert type(objective.net).__name__ == "Noisy" and objectives.kappa_over_n(cell) == 0.0
     before, after = step(objective, *digits())
     assert after < before
 
@@ -172,8 +171,8 @@ def test_a_method_trains_and_predicts_tables(tmp_path: Path, monkeypatch: pytest
     cell = table_cell()
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests)
-    plan = table_networks.plan(cell, len(parts), runs=1)
-    trained = table_networks.train(cell, plan, parts)
+    plan = cell_networks.plan(cell, len(parts), runs=1)
+    trained = cell_networks.train(cell, plan, parts)
     judged = list(predictions.judge(cell, plan, parts, trained, table_evaluation.all_scores))
     assert [sorted(one.scores or ()) for one in judged] == [
         ["coverage_50", "coverage_80", "coverage_95", "log_likelihood", "rmse", "worst"]
@@ -194,7 +193,7 @@ def test_its_hyperparameters_are_checked() -> None:
 def test_a_network_is_built_with_what_its_signature_takes(network: str, arguments: dict[str, int], width: int) -> None:
     torch.manual_seed(0)
     cell = images_cell("mnvi", {"kappa_over_n": 1e-6}, network=network, arguments=arguments)
-    objective = networks.build(cell, 0, classes=2, channels=1, examples=8)
+    objective = objectives.build(cell, 0, classes=2, channels=1, examples=8)
     assert [tuple(layer.weight.shape) for layer in objective.modules() if isinstance(layer, torch.nn.Linear)] == [
         (width, 784),
         (2, width),
@@ -208,9 +207,9 @@ def test_a_network_for_tables_needs_no_entry(tmp_path: Path, monkeypatch: pytest
     cell = table_cell(network="outside.code:narrow", arguments={"width": 3})
     table, tests = folds.load(cell)
     parts = folds.test_folds(table, tests)
-    plan = table_networks.plan(cell, len(parts), runs=1)
-    assert not table_networks.train(cell, plan, parts).failures
-    assert table_networks.num_parameters(cell, parts) == 4 * 3 + 3 + 3 * 2 + 2
+    plan = cell_networks.plan(cell, len(parts), runs=1)
+    assert not cell_networks.train(cell, plan, parts).failures
+    assert cell_networks.num_parameters(cell, parts) == 4 * 3 + 3 + 3 * 2 + 2
 
 
 def test_a_network_that_is_not_there_is_named() -> None:
@@ -218,7 +217,7 @@ def test_a_network_that_is_not_there_is_named() -> None:
     with pytest.raises(
         StudyError, match=r"outside\.code:weit: there is no such function \(.*write package\.module:fun"
     ):
-        networks.build(cell, 0, classes=2, channels=1, examples=8)
+        objectives.build(cell, 0, classes=2, channels=1, examples=8)
 
 
 def blobs_cell(validation: int = 8) -> Cell:

@@ -1,0 +1,117 @@
+"""tune_noise: uncertainty for a network that is already trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+import mnvi
+from mnvi.methods import noise
+
+Data = tuple[Tensor, Tensor]
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[nn.Module, Data, Data]:
+    """An overconfident classifier of digits, validation data, test data."""
+    torch.manual_seed(0)
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(labels))
+    x, y = torch.tensor(images, dtype=torch.float32)[order] / 16, torch.tensor(labels)[order]
+    net = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 10))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[:300]), y[:300]).backward()
+        optimizer.step()
+    return net, (x[300:700], y[300:700]), (x[700:], y[700:])
+
+
+def scores(net: nn.Module, data: Data) -> tuple[float, float]:
+    likelihood = mnvi.CategoricalLikelihood(generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        probs = likelihood.predictive(net.eval()(data[0])).probs
+    return float(mnvi.metrics.nll(probs, data[1])), float(mnvi.metrics.ece(probs, data[1]))
+
+
+def test_a_tuned_network_is_better_calibrated_on_data_it_has_not_seen(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, test = trained
+    tuned = mnvi.tune_noise(net, validation)
+    (plain_nll, plain_ece), (nll, ece) = scores(net, test), scores(tuned, test)
+    assert nll < plain_nll and ece < plain_ece
+
+
+def test_it_is_no_worse_than_temperature_scaling_on_data_it_has_not_seen(
+    trained: tuple[nn.Module, Data, Data],
+) -> None:
+    net, validation, test = trained
+    tuned = mnvi.tune_noise(net, validation)
+    last = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only="4")
+    outputs = noise._Outputs(last, mnvi.bayesian_layers(last), [validation[0]])
+    likelihood = mnvi.CategoricalLikelihood(generator=torch.Generator())
+    search = noise._Search(outputs, likelihood, validation[1], 0, noise._TEMPERATURES)
+    alone = mnvi.methods.Tempered(net, search.best_temperature(noise.NO_NOISE)[1])
+    assert scores(tuned, test)[0] <= scores(alone, test)[0] + 0.005  # half a standard error of the difference
+
+
+def test_weights_stay_as_they_are(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, _ = trained
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    tuned = mnvi.tune_noise(net, validation)
+    after, inside = net.state_dict(), tuned.net.state_dict()
+    assert all(torch.equal(after[name], value) and torch.equal(inside[name], value) for name, value in before.items())
+
+
+def test_the_mean_of_the_logits_is_the_network_s_own_over_the_temperature(
+    trained: tuple[nn.Module, Data, Data],
+) -> None:
+    net, validation, test = trained
+    tuned = mnvi.tune_noise(net, validation)
+    torch.testing.assert_close(tuned(test[0]).mean, net(test[0]) / tuned.tuning.temperature)
+
+
+@pytest.mark.parametrize("layers", ["last", "4"])
+def test_the_last_layer_is_found_by_calling_the_network(trained: tuple[nn.Module, Data, Data], layers: str) -> None:
+    net, validation, _ = trained
+    assert mnvi.tune_noise(net, validation, layers=layers).tuning.layers == ("4",)
+
+
+def test_scaling_the_noise_gives_what_a_pass_with_that_noise_gives(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, (x, _), _ = trained
+    one = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only="4").eval()
+    outputs = noise._Outputs(one, mnvi.bayesian_layers(one), [x[:50], x[50:100]])
+    assert outputs._unit is not None
+    torch.testing.assert_close(outputs(-2.0).var, outputs._run(-2.0).var)
+
+
+def test_noise_before_a_nonlinearity_is_not_scaled(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, (x, _), _ = trained
+    first = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only="0").eval()
+    assert noise._Outputs(first, mnvi.bayesian_layers(first), [x[:50]])._unit is None
+
+
+def test_a_converted_network_keeps_its_noisy_layers(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, _ = trained
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only=["2", "4"])
+    tuned = mnvi.tune_noise(bayesian, [tuple(part.split(200)[i] for part in validation) for i in (0, 1)])
+    assert tuned.tuning.layers == ("2", "4")
+    assert bool((bayesian[4].rho == -3.0).all()), "the network given was changed"
+    assert tuned.tuning.nll <= tuned.tuning.nll_temperature <= tuned.tuning.nll_before
+
+
+def test_the_summary_says_what_was_chosen(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, _ = trained
+    assert str(mnvi.tune_noise(net, validation, temperature=False).tuning).startswith("noise rho = ")
+
+
+def test_another_posterior_is_refused() -> None:
+    field = mnvi.convert(nn.Linear(2, 3), mnvi.MeanField(1.0))
+    with pytest.raises(TypeError, match="layers with MeanField"):
+        mnvi.tune_noise(field, (torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)))
+
+
+def test_no_data_are_refused() -> None:
+    with pytest.raises(ValueError, match="data are empty"):
+        mnvi.tune_noise(nn.Linear(2, 3), [])
