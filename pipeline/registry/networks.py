@@ -51,6 +51,7 @@ NETWORKS = Registry(
             {"stem": "stem: cifar or stem: imagenet"},
             label="ResNet18",
         ),
+        Network("resnet20", ("classification",), "mnvi.models:resnet20", label="ResNet20"),
     ),
 )
 

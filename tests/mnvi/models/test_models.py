@@ -8,7 +8,7 @@ from torch import nn
 
 import mnvi
 from mnvi._torchvision import torchvision
-from mnvi.models import all_cnn, lenet, mlp, resnet18
+from mnvi.models import all_cnn, lenet, mlp, resnet18, resnet20
 
 IMAGE_28, IMAGE_32, IMAGE_64 = (1, 28, 28), (3, 32, 32), (3, 64, 64)
 
@@ -19,6 +19,7 @@ MODELS = {
     "resnet18-cifar10": (lambda **kwargs: resnet18(10, **kwargs), IMAGE_32, 10),
     "resnet18-cifar100": (lambda **kwargs: resnet18(100, **kwargs), IMAGE_32, 100),
     "resnet18-imagenet": (lambda **kwargs: resnet18(1000, stem="imagenet", **kwargs), IMAGE_64, 1000),
+    "resnet20": (resnet20, IMAGE_32, 10),
     "mlp": (lambda **kwargs: mlp(13, **kwargs), (13,), 2),
 }
 
@@ -29,6 +30,7 @@ COUNTS = {
     "resnet18-cifar10": (11_173_962, 11_178_317, 22_338_324),
     "resnet18-cifar100": (11_220_132, 11_224_487, 22_430_664),
     "resnet18-imagenet": (11_689_512, 11_693_867, 23_369_424),
+    "resnet20": (272_474, 273_213, 543_380),
     "mlp": (13 * 50 + 50 + 50 * 2 + 2, 13 * 50 + 50 + 50 * 2 + 2 + 13 + 50, 2 * (13 * 50 + 50 + 50 * 2 + 2)),
 }
 
@@ -88,12 +90,12 @@ def test_a_gaussian_goes_through_in_place_of_a_tensor(name, dropout):
 
 
 @pytest.mark.parametrize("size", [32, 40])
-@pytest.mark.parametrize("build_model", [all_cnn, resnet18])
+@pytest.mark.parametrize("build_model", [all_cnn, resnet18, resnet20])
 def test_fully_convolutional_models_take_images_of_any_size(build_model, size):
     assert build_model(num_classes=7).eval()(torch.zeros(1, 3, size, size)).shape == (1, 7)
 
 
-@pytest.mark.parametrize(("build_model", "size"), [(lenet, 28), (all_cnn, 32), (resnet18, 32)])
+@pytest.mark.parametrize(("build_model", "size"), [(lenet, 28), (all_cnn, 32), (resnet18, 32), (resnet20, 32)])
 def test_channels_and_classes_can_be_chosen(build_model, size):
     model = build_model(num_classes=3, in_channels=2).eval()
     assert model(torch.zeros(1, 2, size, size)).shape == (1, 3)
@@ -112,6 +114,7 @@ def test_mlp_takes_one_width_or_one_per_hidden_layer():
         ("all_cnn", ["dropout1", "dropout2"]),
         ("resnet18-cifar10", [f"{block}.dropout" for block in RESIDUAL_BLOCKS]),
         ("resnet18-imagenet", [f"{block}.dropout" for block in RESIDUAL_BLOCKS]),
+        ("resnet20", [f"layer{stage}.{block}.dropout" for stage in (1, 2, 3) for block in (0, 1, 2)]),
         ("mlp", ["dropout1"]),
     ],
 )
@@ -191,7 +194,7 @@ def test_weights_start_as_the_paper_says_and_biases_at_zero(name):
         window = layer.weight[0, 0].numel()
         fan_in, fan_out = layer.weight.shape[1] * window, layer.weight.shape[0] * window
         xavier, kaiming = math.sqrt(2 / (fan_in + fan_out)), math.sqrt(2 / fan_in)
-        assert_normal(layer.weight, kaiming if name.startswith("resnet18") else xavier)
+        assert_normal(layer.weight, kaiming if name.startswith("resnet") else xavier)
         assert layer.bias is None or layer.bias.eq(0).all()
 
 
