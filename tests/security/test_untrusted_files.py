@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from pipeline.data.image_arraysets import ImageSet
 from tiny_study import cell as tiny_cell
 from tiny_study import enter, make_table
 from tracking_cases import Cell, client
 
 import mnvi
 from pipeline import files, params, tracking
+from pipeline.data.imagesets import ImageSet
 from pipeline.data.tablesets import load_table
 from pipeline.errors import StudyError
 from pipeline.images.checkpoints import Checkpoints

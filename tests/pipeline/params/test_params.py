@@ -221,7 +221,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize(
-    "folder", [*sorted(FOLDERS - {"recorded"}), "data", "work", "mlruns", "data/mine", "a/.b", ".x"]
+    "folder", [*sorted(FOLDERS - {"recorded", "results"}), "data", "work", "mlruns", "data/mine", "a/.b", ".x"]
 )
 def test_results_do_not_go_where_something_else_is(folder):
     message = (

@@ -7,7 +7,7 @@ import torch
 from tiny_study import METHODS, cell, enter, make_study
 from tracking_cases import best_model
 
-from pipeline import cluster, files, tune
+from pipeline import cluster, compiler, files, tune
 from pipeline.data.tablesets import load_table
 from pipeline.params import code
 from pipeline.registry.metrics import measured
@@ -173,7 +173,7 @@ def test_auto_compiles_what_is_long_enough_where_there_is_a_compiler(study, monk
         return compiling.wanted(replace(small, resources=replace(small.resources, compile=choice)), parts, plan)
 
     with monkeypatch.context() as patched:
-        patched.setattr(compiling, "available", lambda: True)
+        patched.setattr(compiler, "available", lambda: True)
         assert (wanted("auto", many[:1]), wanted("auto", many[:-1]), wanted("auto", many)) == (False, False, True)
     assert (wanted(True, many[:1]), wanted(False, many)) == (True, False)
     monkeypatch.setenv("CXX", "no-such-compiler")
