@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,6 +94,21 @@ def _cast(function: Callable) -> Callable:
 for _name in _CASTS.split():
     _function = getattr(Tensor, _name)
     RULES.rule(_function)(_cast(_function))
+
+
+@RULES.rule(operator.getitem)
+def getitem(x: Gaussian, index: Any) -> Gaussian:
+    return x.map(lambda t: t[index])
+
+
+@RULES.rule(operator.setitem)
+def setitem(x: Gaussian, index: Any, value: Any) -> None:
+    """Write a number, a tensor or a Gaussian into a part; what is known has no variance."""
+    mean, var = (value.mean, value.var) if isinstance(value, Gaussian) else (value, 0.0)
+    changed = x.mean.clone(), x.var.clone()
+    changed[0][index] = mean
+    changed[1][index] = var
+    x.become(Gaussian.trusted(*changed))
 
 
 @RULES.rule(Tensor.view_as, Tensor.reshape_as)

@@ -85,6 +85,9 @@ class RuleTable:
         self._input_first: dict[Callable, bool] = {}
         self._value_name = value_name
         self._decorator = decorator
+        self.follow: Callable | None = (
+            None  # set by mnvi.rules.dependence: applies a rule and notes where results come from
+        )
 
     def rule(self, *functions: Callable) -> Callable[[Callable], Callable]:
         """Decorator: answer these functions with the decorated one; a later rule replaces an earlier one."""
@@ -135,7 +138,7 @@ class RuleTable:
             raise TypeError(f"{_name(function)}: out= cannot hold a {self._value_name}; use the returned value")
         if not args and "input" in kwargs and self._input_first[function]:
             args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
-        result = handler(*args, **kwargs)
+        result = handler(*args, **kwargs) if self.follow is None else self.follow(function, handler, args, kwargs)
         if kwargs.get("inplace") or function in _IN_PLACE:
             target = args[0]
             if isinstance(target, Tensor):

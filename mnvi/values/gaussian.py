@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +47,14 @@ class Gaussian(RandomValue):
 
     _fields = ("mean", "var")
     _readable = ".mean and .var"
-    __slots__ = ("mean", "var")
+    __slots__ = ("mean", "origin", "var")
     __hash__ = object.__hash__
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
         _check(mean, var)
         self.mean = mean
         self.var = var
+        self.origin: Any = None  # where the value comes from, for mnvi.rules.dependence
 
     @classmethod
     def trusted(cls, mean: Tensor, var: Tensor) -> Gaussian:
@@ -66,6 +68,7 @@ class Gaussian(RandomValue):
         out = cls.__new__(cls)
         out.mean = mean
         out.var = var
+        out.origin = None
         return out
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Gaussian:
@@ -103,11 +106,11 @@ class Gaussian(RandomValue):
 
     @property
     def T(self) -> Gaussian:
-        return self.map(lambda t: t.T)
+        return self._rules.answer(Tensor.permute, (self, *reversed(range(self.dim()))), {})
 
     @property
     def mT(self) -> Gaussian:
-        return self.map(lambda t: t.mT)
+        return self._rules.answer(Tensor.transpose, (self, -2, -1), {})
 
     def is_contiguous(self, **kwargs: Any) -> bool:
         return self.mean.is_contiguous(**kwargs) and self.var.is_contiguous(**kwargs)
@@ -131,12 +134,10 @@ class Gaussian(RandomValue):
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index: Any) -> Gaussian:
-        return self.map(lambda t: t[index])
+        return self._rules.answer(operator.getitem, (self, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError(
-            "Gaussian does not support item assignment; build a new one, e.g. with torch.where or torch.cat"
-        )
+        self._rules.answer(operator.setitem, (self, index, value), {})
 
     def __eq__(self, other: object) -> Any:
         return torch.eq(self, other)  # type: ignore[call-overload]

@@ -308,12 +308,22 @@ def test_tensor_cannot_take_in_a_gaussian_in_place() -> None:
     assert (t == 0).all()
 
 
-def test_assignment_to_a_part_is_refused() -> None:
-    x = gaussian(3)
-    with pytest.raises(TypeError, match=r"torch\.where or torch\.cat"):
-        x[0] = 1.0
-    with pytest.raises(TypeError, match="does not support item assignment"):
-        x[0] += 1.0
+def test_assignment_to_a_part_writes_mean_and_variance() -> None:
+    x, y = gaussian(4), gaussian(2)
+    mean, var = x.mean.clone(), x.var.clone()
+    x[0] = 1.0
+    x[1] += 2.0
+    x[2:] = y
+    torch.testing.assert_close(x.mean, torch.cat([torch.ones(1), mean[1:2] + 2, y.mean]))
+    torch.testing.assert_close(x.var, torch.cat([torch.zeros(1), var[1:2], y.var]))
+
+
+def test_assignment_to_a_part_keeps_gradients() -> None:
+    mean, value = torch.zeros(3, requires_grad=True), torch.ones((), requires_grad=True)
+    x = Gaussian(mean * 2, torch.ones(3))
+    x[1] = value
+    x.mean.sum().backward()
+    assert mean.grad is not None and mean.grad.tolist() == [2, 0, 2] and value.grad == 1
 
 
 def test_samples_have_the_moments_and_repeat_with_a_generator() -> None:
