@@ -13,7 +13,7 @@ from typing import NoReturn
 from mnvi import _moved, covariance, layers, methods, metrics, models, replicas, rules
 from mnvi.conversion import convert
 from mnvi.elbo import ELBO, Objective, StepSchedule, Terms, kl_divergence
-from mnvi.inference import export, optimize_for_inference
+from mnvi.inference import export, optimize_for_inference, summary
 from mnvi.layers import bayesian_layers, register_layer
 from mnvi.likelihoods import (
     BernoulliLikelihood,
@@ -80,6 +80,7 @@ __all__ = [
     "replicas",
     "rule",
     "rules",
+    "summary",
     "tune_noise",
 ]
 

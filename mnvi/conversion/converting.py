@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TypeVar, cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from mnvi.conversion.calling import call_all_layers
 from mnvi.conversion.copying import copied
 from mnvi.conversion.mean_calls import adapt_mean_calls, explain_mean_calls
+from mnvi.conversion.obstacles import obstacle, warn_if_mostly_deterministic
 from mnvi.layers.attention import Projection
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.registry import BAYESIAN
@@ -39,6 +40,9 @@ def convert(
     Conversion also rewrites calls of ``x.mean(dim)`` in a module's methods and in functions that it holds as
     attributes. It does not reach functions that these call, such as ``def gap(x): return x.mean((2, 3))``: there the
     call fails, and the error names the line and what to write, ``torch.mean(x, dim)``.
+
+    A warning names the classes that hold most weights if they are none of the known ones: their weights stay
+    deterministic. :func:`mnvi.summary` lists every layer.
 
     Args:
         model: any module, a single layer included.
@@ -92,6 +96,8 @@ def convert(
             layer.adopt(layer_posterior)
         else:
             _share_posterior(name, layer, twin, layer_posterior)
+    if only is None:
+        warn_if_mostly_deterministic(converted)
     return converted
 
 
@@ -126,7 +132,8 @@ def _choose(
             "only/skip must leave one"
         )
     for name in chosen:
-        _refuse_what_cannot_be_converted(name, candidates[name])
+        if reason := obstacle(candidates[name]):
+            raise ValueError(f"convert: layer {name!r} ({type(candidates[name]).__name__}) {reason}, or skip={name!r}")
     return chosen
 
 
@@ -150,42 +157,6 @@ def _selects(selector: Selector, name: str, module: nn.Module) -> bool:
     if isinstance(selector, type):
         return isinstance(module, selector)
     return bool(selector(name, module))
-
-
-def _refuse_what_cannot_be_converted(name: str, module: nn.Module) -> None:
-    where = f"convert: layer {name!r} ({type(module).__name__})"
-    if isinstance(module, BayesianLayer):
-        raise ValueError(f"{where} has a posterior already; convert the deterministic model, or skip={name!r}")
-    if hasattr(module, "parametrizations"):
-        raise ValueError(
-            f"{where} is parametrised; call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') before "
-            f"converting, or skip={name!r}"
-        )
-    if "weight_mask" in module._buffers:
-        raise ValueError(
-            f"{where} is pruned; make that permanent with torch.nn.utils.prune.remove(layer, 'weight') before "
-            f"converting, or skip={name!r}"
-        )
-    if "weight" not in module._parameters:
-        raise ValueError(
-            f"{where} computes its weight in a hook (weight_norm or spectral_norm); remove it with "
-            f"torch.nn.utils.remove_weight_norm or remove_spectral_norm before converting, or skip={name!r}"
-        )
-    if isinstance(module._parameters["weight"], nn.parameter.UninitializedParameter):
-        raise ValueError(f"{where} has no weights yet; run the model once on an example before converting")
-    if cast(Tensor, module.weight).is_complex():
-        raise ValueError(f"{where} has complex weights, for which there is no posterior; skip={name!r}")
-    original = next(kind for kind in type(module).__mro__ if kind in BAYESIAN)
-    if type(module).forward is not original.forward or "forward" in module.__dict__:
-        raise ValueError(
-            f"{where} overrides forward, which would not use the posterior; replace it by its "
-            f"torch original, or skip={name!r}"
-        )
-    if type(module) is not original:
-        raise ValueError(
-            f"{where} is a subclass of {original.__name__} and would lose that class; replace it by its torch "
-            f"original, or skip={name!r}"
-        )
 
 
 def _share_posterior(name: str, layer: BayesianLayer, twin: BayesianLayer, posterior: Posterior) -> None:

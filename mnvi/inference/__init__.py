@@ -1,6 +1,7 @@
-"""A trained model for prediction only: folded, frozen, compiled, exported."""
+"""A trained model for prediction only: folded, frozen, compiled, exported; and what a model is made of."""
 
 from mnvi.inference.exporting import export
 from mnvi.inference.optimizing import optimize_for_inference
+from mnvi.inference.summarizing import summary
 
-__all__ = ["export", "optimize_for_inference"]
+__all__ = ["export", "optimize_for_inference", "summary"]

@@ -20,7 +20,7 @@ logger = logging.getLogger("mnvi")
 _KINDS = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 _LAYERS = tuple(getattr(package, kind) for package in (nn, layers) for kind in _KINDS)
 Pairs = dict[nn.Module, nn.Module]
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def find_pairs(model: nn.Module) -> Pairs:
@@ -38,12 +38,11 @@ def find_pairs(model: nn.Module) -> Pairs:
         >>> find_pairs(net)
         {BatchNorm1d(3, ...): Linear(in_features=2, out_features=3, bias=True)}
     """
-    norms = {module: name for name, module in model.named_modules() if isinstance(module, _NORMS)}
+    norms = {module: name for name, module in model.named_modules() if isinstance(module, NORMS)}
     if not norms:
         return {}
     try:
-        as_traced = _AsTraced(model.forward)
-        pairs = _traced_pairs(model, as_traced.defaults)
+        pairs, as_traced = traced_pairs(model)
     except Exception as error:  # a model's own code may raise anything when given proxies
         reason = str(error).partition("\n")[0]
         logger.warning(
@@ -86,9 +85,13 @@ class _Tracer(fx.Tracer):
         return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
 
 
-def _traced_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module, nn.Module]:
-    """Layers whose outputs all go to one batch norm and nowhere else, each with that batch norm."""
-    graph = _Tracer().trace(model, concrete_args=defaults or None)
+def traced_pairs(model: nn.Module) -> tuple[Pairs, _AsTraced]:
+    """Batch norms that get all outputs of one layer, each with that layer, and the arguments for which this holds.
+
+    The model stays unchanged; tracing may raise any error.
+    """
+    as_traced = _AsTraced(model.forward)
+    graph = _Tracer().trace(model, concrete_args=as_traced.defaults or None)
     modules = dict(model.named_modules(remove_duplicate=False))
     calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
     used_otherwise = set()
@@ -106,13 +109,13 @@ def _traced_pairs(model: nn.Module, defaults: dict[str, Any]) -> dict[nn.Module,
         readers = {reader for node in calls[layer] for reader in node.users}
         if readers == set(calls[norm]) and sources == set(calls[layer]) and _fits(layer, norm):
             pairs[norm] = layer
-    return pairs
+    return pairs, as_traced
 
 
 def _fits(layer: Any, norm: Any) -> bool:
     """Only plain layers without hooks: a subclass may compute something else, and a hook may read or set values."""
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
-    if hooked or type(layer) not in _LAYERS or type(norm) not in _NORMS:
+    if hooked or type(layer) not in _LAYERS or type(norm) not in NORMS:
         return False
     if isinstance(layer, BayesianLayer) and not can_be_frozen(layer):
         return False

@@ -58,7 +58,7 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
     inputs = _checked_inputs(example)
     input_names = ["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]
     model = uncompiled(model)
-    with _quiet(), _evaluation_mode(model), torch.no_grad():
+    with _quiet(), evaluation_mode(model), torch.no_grad():
         output_names = _output_names(model(*inputs))
         program = _trace(model, inputs)
         # a temporary folder, not a temporary file, so that the file gets the usual permissions
@@ -155,7 +155,7 @@ def _write_onnx(program: ExportedProgram, path: Path, inputs: list[str], outputs
 
 
 @contextlib.contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode, uncompiled; afterwards restore every module."""
     before = [(module, module.training, compiled_call(module)) for module in model.modules()]
     model.eval()
