@@ -54,11 +54,15 @@ def check_experiment(experiment: Experiment, datasets: dict[str, Dataset]) -> No
                     f"{path}.methods.{name}.hyperparameters.{key}: is missing, but {name} needs it; add e.g. "
                     f"{key}: {fallback}"
                 )
-        for key, values in method.grid.items():
-            if key == "momentum" and experiment.optimizer != "sgd":
-                raise _only_for_sgd(f"{path}.methods.{name}.grid", values, experiment)
-            if not values:
-                raise StudyError(f"{path}.methods.{name}.grid.{key}: is empty; list some values or leave the key out")
+        check_grid(f"{path}.methods.{name}.grid", method.grid, experiment)
+
+
+def check_grid(path: str, grid: dict[str, Any], experiment: Experiment) -> None:
+    for key, values in grid.items():
+        if key == "momentum" and experiment.optimizer != "sgd":
+            raise _only_for_sgd(path, values, experiment)
+        if not values:
+            raise StudyError(f"{path}.{key}: is empty; list some values or leave the key out")
 
 
 def _only_for_sgd(path: str, value: Any, experiment: Experiment) -> StudyError:
@@ -104,14 +108,15 @@ def check_study(study: Study, datasets: dict[str, Dataset], experiments: dict[st
     possible = {f"{name}-{method}" for name, experiment in experiments.items() for method in experiment.methods}
     for index, name in enumerate(study.search):
         if name in study.cells:
-            _check_searched(name, study.cells[name], datasets, experiments)
+            _check_searched(name, study, datasets, experiments)
         elif name not in possible:
             raise unknown(f"study.search[{index}]", name, study.cells, "a cell of this study")
 
 
-def _check_searched(name: str, cell: Place, datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> None:
+def _check_searched(name: str, study: Study, datasets: dict[str, Dataset], experiments: dict[str, Experiment]) -> None:
+    cell = study.cells[name]
     experiment = experiments[cell["experiment"]]
-    if not experiment.methods[cell["method"]].grid:
+    if not study.grids.get(name, experiment.methods[cell["method"]].grid):
         raise StudyError(
             f"study.search: {name!r} has no experiments.{experiment.name}.methods.{cell['method']}.grid; "
             "write one, or leave the cell out of study.search"

@@ -57,7 +57,7 @@ class Params:
             dataset=self.datasets[experiment.data],
             method=where["method"],
             hyperparameters={},
-            grid=method.grid,
+            grid=self.study.grids.get(name, method.grid),
             searched=name in self.study.search,
             study=self.study,
             resources=self.resources,
@@ -108,6 +108,7 @@ def read(raw: Any) -> Params:
     planned = {name: _experiment(name, value, study.preset) for name, value in given.items()}
     experiments = {name: _limited(experiment, study) for name, experiment in planned.items()}
     consistency.check_study(study, datasets, experiments)
+    study = replace(study, grids={name: _study_grid(study, name, experiments) for name in study.grids})
     return Params(study, resources, datasets, experiments, planned, plugins)
 
 
@@ -144,6 +145,18 @@ def _study(raw: dict[str, Any]) -> Study:
         checked(Place, f"study.cells.{name}", cell, keys=list(Place.__annotations__))
     study: Study = checked(Study, "study", values)
     return study
+
+
+def _study_grid(study: Study, name: str, experiments: dict[str, Experiment]) -> dict[str, Any]:
+    """The points that this study searches for one of its cells."""
+    path = f"study.grids.{name}"
+    if name not in study.cells:
+        raise unknown(path, name, study.cells, "a cell of this study")
+    where = study.cells[name]
+    experiment = experiments[where["experiment"]]
+    grid = _grid(path, where["method"], experiment.kind, study.grids[name])
+    consistency.check_grid(path, grid, experiment)
+    return grid
 
 
 def _kind(path: str, raw: Any, known: tuple[str, ...]) -> str:
@@ -290,8 +303,13 @@ def _method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any]) -
     own = checked(_optional(kind, name), f"{path}.hyperparameters", parts.hyperparameters, keys=known)
     given = {**{key: value for key, value in shared.items() if key in known}, **own}
     values = checked(_optional(kind, name), f"{path}.hyperparameters", given)
-    grid = checked(_optional(kind, name, lists=True), f"{path}.grid", parts.grid, keys=known)
-    return Method({key: values[key] for key in known if key in values}, {key: grid[key] for key in parts.grid})
+    grid = _grid(f"{path}.grid", name, kind, parts.grid)
+    return Method({key: values[key] for key in known if key in values}, grid)
+
+
+def _grid(path: str, method: str, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
+    values = checked(_optional(kind, method, lists=True), path, raw, keys=hyperparameters(kind, method))
+    return {key: values[key] for key in raw}
 
 
 def hyperparameters(kind: str, method: str) -> dict[str, Any]:

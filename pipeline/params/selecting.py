@@ -30,9 +30,10 @@ COMMENTS = {
     "trials": "for random and optuna; grid tries every point",
     "missing_data": "or skip: continue without a data set that no source has",
     "limits": "null: as the experiment says",
+    "grids": "what this study searches instead of the experiments' own grids",
 }
 COLUMN = 26  # where comments begin
-KEYS = ("name", "results", "experiments", "methods", "data", "cells", "search", "limits", *DEFAULTS)
+KEYS = ("name", "results", "experiments", "methods", "data", "cells", "search", "grids", "limits", *DEFAULTS)
 
 
 def select(name: str, params: Path, cells: list[str], results: str | None) -> None:
@@ -86,6 +87,7 @@ def expanded(study: Any, raw: dict[str, Any]) -> dict[str, Any]:
         "limits": {
             kind: {**dict.fromkeys(form.__annotations__), **limits.get(kind, {})} for kind, form in forms.items()
         },
+        "grids": study.get("grids", {}),
     }
 
 
@@ -153,6 +155,7 @@ def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Expe
     if cells:
         study["cells"] = {cell: study["cells"][cell] for cell in cells}
         study["search"] = [cell for cell in study["search"] if cell in cells]
+        study["grids"] = {cell: grid for cell, grid in study["grids"].items() if cell in cells}
         used = [experiments[cell["experiment"]] for cell in study["cells"].values()]
         needed = {name for experiment in used for name in (experiment.data, *experiment.ood)}
         study["data"] = [name for name in study["data"] if name in needed]

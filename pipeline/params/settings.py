@@ -143,6 +143,7 @@ class Study:
     missing_data: Annotated[str, known("stop", "skip")]
     regression: RegressionLimits
     classification: ClassificationLimits
+    grids: dict[Name, Section] = field(default_factory=dict)  # replace the experiments' own grids in this study
 
     def limits(self, kind: str) -> Limits:
         return self.regression if kind == "regression" else self.classification

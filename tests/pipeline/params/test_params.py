@@ -107,6 +107,18 @@ MISTAKES = {
     "study/cells/boston-mnvi/method": ("mnvj", "study.cells.boston-mnvi.method: 'mnvj' is not a method of"),
     "study/cells/boston-mnvi/experiment": ("bostn", "study.cells.boston-mnvi.experiment: 'bostn' is not in"),
     "study/cells/boston.mnvi": ({}, "is not a name of letters, digits, - and _"),
+    "study/grids": (
+        {"bostom-mnvi": {}},
+        "study.grids.bostom-mnvi: 'bostom-mnvi' is not a cell of this study",
+    ),
+    "study/grids/boston-mnvi": (
+        {"prior_varianc": [1.0]},
+        "study.grids.boston-mnvi.prior_varianc: ",
+    ),
+    "study/grids/yacht-mnvi": (
+        {"prior_variance": []},
+        "study.grids.yacht-mnvi.prior_variance: is empty; list some values or leave the key out",
+    ),
     "study/search": (["boston-ensemble"], "'boston-ensemble' has no experiments.boston.methods.ensemble.grid"),
     "study/limits/regression": ({"runs": 1}, "study.limits.regression.folds: is missing, but the stages or"),
     "resources/workers": (0, "resources.workers: 0 is not a whole number of at least 1"),
@@ -244,7 +256,7 @@ def test_a_misspelt_hyperparameter_is_named_with_its_whole_path():
     assert str(caught.value).endswith("did you mean prior_variance?")
 
 
-@pytest.mark.parametrize("key", RAW["study"])
+@pytest.mark.parametrize("key", [key for key in RAW["study"] if key != "grids"])
 def test_every_key_of_the_study_is_required(key):
     raw = copy.deepcopy(RAW)
     del raw["study"][key]
@@ -463,7 +475,7 @@ def test_what_tuning_chose_takes_the_place_of_what_the_settings_say(tmp_path, mo
 
 
 def test_the_grid_is_every_combination():
-    points = cell("lenet-mnist-mnvi").grid_points()
+    points = cell("lenet-mnist-mnvi", changed("study/grids", {})).grid_points()
     assert len(points) == 16 and len({tuple(point.items()) for point in points}) == 16
     assert cell("boston-ensemble").grid_points() == [{}]
 
@@ -549,6 +561,16 @@ def test_what_ends_a_trial_early_is_part_of_its_search():
     after = copy.deepcopy(before)
     after["experiments"]["lenet-mnist"]["selection"] = "nll"
     assert "tune" in altered(cell("lenet-mnist-mnvi", before), cell("lenet-mnist-mnvi", after))
+
+
+def test_a_study_may_search_other_points_than_its_experiments_name():
+    grid = {"prior_variance": [0.5, 2.0]}
+    read = reading.read(changed("study/grids", {"boston-mnvi": grid, "boston-ensemble": {"batch_size": [32]}}))
+    assert read.cell("boston-mnvi").grid_points() == [{"prior_variance": 0.5}, {"prior_variance": 2.0}]
+    assert read.cell("yacht-mnvi").grid == cell("yacht-mnvi").grid
+    assert read.cell("boston-ensemble").num_trials == 1 and not read.cell("boston-ensemble").searched
+    whole = selecting.expanded({**SHORT, "grids": {"wine-mnvi": grid}}, RAW)
+    assert whole["grids"] == {"wine-mnvi": grid}
 
 
 @pytest.mark.parametrize(("searcher", "trials", "expected"), [("grid", 3, 8), ("random", 3, 3), ("optuna", 99, 8)])
