@@ -34,6 +34,7 @@ ELSEWHERE = {
     "mnvi/moments/joint.py": "mnvi/moments/test_random_factors.py",
     "mnvi/moments/normalization.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/pooling.py": "mnvi/moments/test_linear_maps.py",
+    "mnvi/moments/positive.py": "mnvi/rules/test_positive.py",
     "mnvi/rules/__init__.py": "mnvi/rules/test_table.py",
     "mnvi/rules/contractions.py": "mnvi/rules/test_arithmetic.py",
     "mnvi/rules/extremes.py": "mnvi/rules/test_pooling.py",

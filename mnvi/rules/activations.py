@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi._validation import check_number
+from mnvi.moments import positive
 from mnvi.moments._torch import let_dynamo_dispatch
 from mnvi.moments.activations import elu as elu_moments
 from mnvi.moments.activations import gelu as gelu_moments
@@ -71,7 +72,7 @@ _WITHOUT_ARGUMENTS: dict[str, tuple[Function, Moments]] = {
 }
 
 
-def _without_arguments(function: Function, moments: Moments) -> Callable:
+def without_arguments(function: Function, moments: Moments) -> Callable:
     def answer(x: Gaussian, inplace: bool = False, *, out: None = None) -> Gaussian:
         return _answer(x, function, moments)
 
@@ -79,7 +80,7 @@ def _without_arguments(function: Function, moments: Moments) -> Callable:
 
 
 for _name, _pair in _WITHOUT_ARGUMENTS.items():
-    RULES.rule(*every(_name))(_without_arguments(*_pair))
+    RULES.rule(*every(_name))(without_arguments(*_pair))
 
 
 @RULES.rule(*every("relu"))
@@ -255,20 +256,16 @@ def logsigmoid(x: Gaussian) -> Gaussian:
 
 @RULES.rule(*every("pow"), Tensor.__pow__)
 def pow(x: Gaussian, exponent: Any, *, out: None = None) -> Gaussian:
-    """Whole positive exponents only: other powers of a Gaussian, which takes both signs, have no moments."""
+    """Exact for whole positive exponents. Other powers, and exponents in a tensor, read the Gaussian as a positive
+    variable: see :mod:`mnvi.moments.positive`."""
     if isinstance(exponent, Gaussian):
         raise NoRuleError(RULES.explain(Tensor.__rpow__))
-    if isinstance(exponent, float) and exponent.is_integer():
-        exponent = int(exponent)
-    check_number(
-        "pow: exponent",
-        exponent,
-        least=1,
-        whole=True,
-        because="for another exponent and a small variance, mnvi.elementwise(lambda z: z**exponent, 'taylor')(x) gives "
-        "the first-order rule",
-    )
-    return _answer(x, lambda z: torch.pow(z, exponent), partial(transcendental.power, exponent=exponent))
+    if not isinstance(exponent, Tensor):
+        check_number("pow: exponent", exponent)
+    moments: Moments = partial(positive.power, exponent=exponent)
+    if not isinstance(exponent, Tensor) and exponent >= 1 and exponent == int(exponent):
+        moments = partial(transcendental.power, exponent=int(exponent))
+    return _answer(x, lambda z: torch.pow(z, exponent), moments)
 
 
 @RULES.rule(*every("glu"))

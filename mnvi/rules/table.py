@@ -52,7 +52,7 @@ _ON_THE_WHOLE_LINE = """
     fix floor ceil frac
 """
 _ON_A_PART_OF_IT = """
-    log log1p log2 log10 sqrt rsqrt acos arccos asin arcsin acosh arccosh atanh arctanh tan logit erfinv ndtri lgamma
+    acos arccos asin arcsin acosh arccosh atanh arctanh tan logit erfinv ndtri lgamma
     gammaln digamma psi log_ndtr entr
 """
 

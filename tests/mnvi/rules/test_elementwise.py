@@ -278,7 +278,7 @@ def test_what_was_not_finite_before_is_passed_on():
     assert out.mean[0].abs() < 1e-6 and out.mean[1].isnan()
 
 
-@pytest.mark.parametrize("function", [torch.log1p, torch.sqrt, torch.special.logit])
+@pytest.mark.parametrize("function", [torch.atanh, torch.acos, torch.special.logit])
 def test_a_function_on_a_part_of_the_line_is_advised_the_first_order_rule(function):
     x = mnvi.Gaussian(torch.tensor([0.5]), torch.tensor([0.1]))
     with pytest.raises(mnvi.NoRuleError, match=r"mnvi\.rule\(.*\)\(mnvi\.elementwise\(.*, 'taylor'\)\)"):
