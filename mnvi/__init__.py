@@ -32,6 +32,7 @@ from mnvi.rules import rule
 from mnvi.rules.elementwise import elementwise
 from mnvi.rules.options import options
 from mnvi.rules.table import NoRuleError
+from mnvi.training import Fitted, Prediction, Referral, evaluate, fit, predict
 from mnvi.values import Gaussian, JointGaussian, Samples
 
 __version__ = "0.2.0"
@@ -43,6 +44,7 @@ __all__ = [
     "CategoricalLikelihood",
     "EmpiricalBayes",
     "Ensemble",
+    "Fitted",
     "Gaussian",
     "GaussianLikelihood",
     "JointGaussian",
@@ -54,6 +56,8 @@ __all__ = [
     "Objective",
     "PoissonLikelihood",
     "Posterior",
+    "Prediction",
+    "Referral",
     "Sampled",
     "Samples",
     "SharedMeanField",
@@ -66,7 +70,9 @@ __all__ = [
     "convert",
     "covariance",
     "elementwise",
+    "evaluate",
     "export",
+    "fit",
     "kl_divergence",
     "layers",
     "mc_dropout",
@@ -76,6 +82,7 @@ __all__ = [
     "moment_matched",
     "optimize_for_inference",
     "options",
+    "predict",
     "register_layer",
     "replicas",
     "rule",

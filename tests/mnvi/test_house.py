@@ -27,6 +27,7 @@ ORDER = (
     "conversion",
     "methods",
     "inference",
+    "training",
 )
 NAMES_OF_0_1_0 = """
     DVI ELBO CategoricalLikelihood EmpiricalBayes Ensemble Gaussian GaussianLikelihood JointGaussian Likelihood
