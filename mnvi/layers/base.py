@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mnvi.moments import positions
 from mnvi.moments.affine import Affine
 from mnvi.moments.precision import autocasts
 from mnvi.posteriors import Posterior
+from mnvi.rules.options import current
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian
 
@@ -88,7 +90,22 @@ class BayesianLayer(nn.Module):
     def forward(self, input: Any, *settings: Any) -> Any:
         affine, x = self.prepared(input, *settings)
         mean, var = (x.mean, x.var) if isinstance(x, Gaussian) else (x, None)
-        return self.posterior.output(self, affine, mean, var)
+        out = self.posterior.output(self, affine, mean, var)
+        if current().spatial == "independent" or not isinstance(out, Gaussian):
+            return out
+        return self._with_shared(out, affine, mean, x.shared if isinstance(x, Gaussian) else None)
+
+    def _with_shared(self, out: Gaussian, affine: Affine, mean: Tensor, shared: Tensor | None) -> Gaussian:
+        """The output with the covariance between its positions, which share the layer's weights."""
+        dims = range(1, out.dim() - 1) if affine.channel_dim == -1 else range(affine.channel_dim + 1, 0)
+        if all(out.shape[d] == 1 for d in dims):
+            return out
+        if shared is not None and any(shared.shape[d] != 1 for d in dims):
+            shared = None  # positions in other dimensions than those of this layer
+        spreads = self.weight_variance(), self.bias_variance()
+        return Gaussian.trusted(
+            out.mean, out.var, positions.through_weights(affine, mean, shared, self.weight, *spreads, out.shape)
+        )
 
     def weight_variance(self) -> Tensor:
         """Posterior variance of every weight, in the shape of ``weight``."""

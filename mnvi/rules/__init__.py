@@ -23,6 +23,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     linear,
     normalization,
     pooling,
+    positions,
     positive,
     shapes,
 )

@@ -17,6 +17,7 @@ _CHOICES = {
     "activation": ("moments", "taylor"),
     "max_pool": ("argmax", "clark"),
     "dropout": ("variance", "sample"),
+    "spatial": ("independent", "shared_weights"),
 }
 
 
@@ -28,6 +29,7 @@ class Options:
     max_pool: str = "argmax"
     dropout: str = "variance"
     relu_floor: float = 0.0
+    spatial: str = "independent"
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -73,6 +75,10 @@ class options:
             ``"sample"`` draws one mask. In evaluation dropout is the identity either way.
         relu_floor: lower bound on the input variance of a ReLU. 0 (default) keeps the limit of zero variance exact;
             the paper's experiments use ``1e-5`` (:data:`mnvi.options.PAPER_RELU_FLOOR`).
+        spatial: ``"independent"`` (default, the paper's) treats positions of an image and tokens of a sequence as
+            independent; ``"shared_weights"`` carries the mean covariance between two positions of a channel, which the
+            weights that they share cause (:attr:`mnvi.Gaussian.shared`). It matters for networks that average over
+            positions: their variances otherwise come out far too small.
 
     ``options(...)`` by itself changes nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options
     are a context variable: each thread and each asynchronous task has its own, and a new thread starts with the

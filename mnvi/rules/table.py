@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
+from mnvi.rules.options import current
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian
 
@@ -88,6 +89,7 @@ class RuleTable:
         self.follow: Callable | None = (
             None  # set by mnvi.rules.dependence: applies a rule and notes where results come from
         )
+        self.afterwards: Callable | None = None  # gets function, rule, result and arguments; returns the final result
 
     def rule(self, *functions: Callable) -> Callable[[Callable], Callable]:
         """Decorator: answer these functions with the decorated one; a later rule replaces an earlier one."""
@@ -116,6 +118,15 @@ class RuleTable:
     def __contains__(self, function: Callable) -> bool:
         return function in self._rules or any(function is known for known, _ in self._reflected)
 
+    def find(self, function: Callable) -> Callable | None:
+        """The rule for a function, or None."""
+        handler = self._rules.get(function)
+        if handler is None:
+            for known, answers in self._reflected:
+                if known is function and handler is None:
+                    handler = answers
+        return handler
+
     def answer(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Look the rule up, apply it, and honour in-place calls.
 
@@ -127,25 +138,23 @@ class RuleTable:
                 f"a distribution of torch takes tensors, not a {self._value_name}; Normal(x.mean, x.std) is the "
                 f"distribution of a {self._value_name} x, and a likelihood's predictive(x) that of the targets"
             )
-        handler = self._rules.get(function)
-        if handler is None:
-            for known, answers in self._reflected:
-                if known is function and handler is None:
-                    handler = answers
+        handler = self.find(function)
         if handler is None:
             raise NoRuleError(self.explain(function))
         if kwargs.get("out") is not None:
-            raise TypeError(f"{_name(function)}: out= cannot hold a {self._value_name}; use the returned value")
+            raise TypeError(f"{name_of(function)}: out= cannot hold a {self._value_name}; use the returned value")
         if not args and "input" in kwargs and self._input_first[function]:
             args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
         result = handler(*args, **kwargs) if self.follow is None else self.follow(function, handler, args, kwargs)
+        if self.afterwards is not None and current().spatial == "shared_weights":
+            result = self.afterwards(function, handler, result, args, kwargs)
         if kwargs.get("inplace") or function in _IN_PLACE:
             target = args[0]
             if isinstance(target, Tensor):
                 # not a TypeError, which `x += g` would turn into x = x + g, leaving other names of x without variance
-                plain = _name(function).rpartition(".")[2].removesuffix("_")
+                plain = name_of(function).rpartition(".")[2].removesuffix("_")
                 raise RuntimeError(
-                    f"{_name(function)}: a tensor cannot hold a {self._value_name} in place, its variance would be "
+                    f"{name_of(function)}: a tensor cannot hold a {self._value_name} in place, its variance would be "
                     f"lost; write y = x.{plain}(g), which makes a new value"
                 )
             return target.become(result)
@@ -153,7 +162,7 @@ class RuleTable:
 
     def explain(self, function: Callable) -> str:
         """Error message for a function without a rule."""
-        name = _name(function)
+        name = name_of(function)
         missing = f"no rule for {name} on a {self._value_name}; "
         if hint := _HINTS.get(name.rpartition(".")[2]):
             return f"{missing}{hint}. If it has a meaning for you, give it a rule with @{self._decorator}({name})"
@@ -221,7 +230,7 @@ def _takes_input_first(handler: Callable) -> bool:
     return all(parameter.name != "input" for parameter in parameters)
 
 
-def _name(function: Callable) -> str:
+def name_of(function: Callable) -> str:
     name = getattr(function, "__name__", str(function))
     for family in ("linalg", "special"):
         if name.startswith(f"{family}_"):

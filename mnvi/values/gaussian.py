@@ -32,6 +32,10 @@ class Gaussian(RandomValue):
         mean: the means :math:`\mu`, floating point.
         var: the variances :math:`v \ge 0`, same shape and device; same dtype, or float32 beside a half-precision mean.
 
+    Attributes:
+        shared: under ``mnvi.options(spatial="shared_weights")``, the mean covariance between two different positions of
+            a channel, with size 1 in the dimensions of the positions; None means that positions are independent.
+
     Example:
         >>> import torch, mnvi
         >>> x = mnvi.Gaussian(torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 1.0, 0.5]))
@@ -44,20 +48,22 @@ class Gaussian(RandomValue):
 
     mean: Tensor
     var: Tensor
+    shared: Tensor | None
 
-    _fields = ("mean", "var")
+    _fields = ("mean", "var", "shared")
     _readable = ".mean and .var"
-    __slots__ = ("mean", "origin", "var")
+    __slots__ = ("mean", "origin", "shared", "var")
     __hash__ = object.__hash__
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
         _check(mean, var)
         self.mean = mean
         self.var = var
+        self.shared = None
         self.origin: Any = None  # where the value comes from, for mnvi.rules.dependence
 
     @classmethod
-    def trusted(cls, mean: Tensor, var: Tensor) -> Gaussian:
+    def trusted(cls, mean: Tensor, var: Tensor, shared: Tensor | None = None) -> Gaussian:
         """Make a ``Gaussian`` without checking its values, for results that are right by construction.
 
         Example:
@@ -68,6 +74,7 @@ class Gaussian(RandomValue):
         out = cls.__new__(cls)
         out.mean = mean
         out.var = var
+        out.shared = shared
         out.origin = None
         return out
 
@@ -164,7 +171,7 @@ class Gaussian(RandomValue):
         return f"Gaussian(mean={self.mean}, var={self.var})"
 
     def __deepcopy__(self, memo: dict) -> Gaussian:
-        return self.map(lambda t: t.__deepcopy__(memo))
+        return Gaussian.trusted(*(tensor.__deepcopy__(memo) for _, tensor in self._tensors()))
 
 
 def _check(mean: Tensor, var: Tensor) -> None:

@@ -1,0 +1,290 @@
+"""Rules for :attr:`mnvi.Gaussian.shared`, the covariance between positions; ``mnvi.options(spatial="shared_weights")``.
+
+An ordinary rule makes its result from means and variances and so loses ``shared``. After it, the table here adds the
+covariance of the result, and corrects the variance of sums over positions. A function without an entry falls back to
+independent positions and is reported by :func:`mnvi.rules.fallbacks.fell_back`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mnvi.moments import positions
+from mnvi.moments._torch import NATIVE_FUNCTIONS
+from mnvi.moments.normal import SMALLEST_VARIANCE
+from mnvi.moments.precision import widened
+from mnvi.rules.fallbacks import fell_back
+from mnvi.rules.table import RULES, RuleTable, every, name_of
+from mnvi.values.gaussian import Gaussian
+
+Rule = Callable[[Gaussian, Callable, tuple, dict[str, Any]], Gaussian]
+
+SHARED = RuleTable("Gaussian", "SHARED.rule")
+"""What a call's result, the rule that made it, and the call's arguments give: the result with its covariance."""
+
+
+def carry(function: Callable, handler: Callable, result: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The result of a rule, with ``shared`` if an argument has it and the function has a rule for it."""
+    if not any(x.shared is not None for x in _gaussians(args, kwargs)):
+        return result
+    rule = SHARED.find(function)
+    if rule is not None:
+        result = rule(result, handler, args, kwargs)
+    if isinstance(result, Gaussian) and result.shared is None and result.dim() > 2:
+        fell_back(name_of(function))
+    return result
+
+
+def _gaussians(args: tuple, kwargs: dict[str, Any]) -> list[Gaussian]:
+    values = [*args, *kwargs.values()]
+    for value in args[:1]:
+        if isinstance(value, tuple | list):  # torch.cat
+            values += value
+    return [value for value in values if isinstance(value, Gaussian)]
+
+
+def _input(args: tuple, kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs["input"]
+
+
+def with_shared(value: Gaussian, shared: Tensor | None) -> Gaussian:
+    """The value with this covariance, unless it has a single position or the shapes do not fit."""
+    if shared is None or shared.dim() != value.dim() or not positions.position_dims(value.shape, shared):
+        return value
+    return _replaced(value, value.var, shared)
+
+
+def _replaced(value: Gaussian, var: Tensor, shared: Tensor | None = None) -> Gaussian:
+    out = Gaussian.trusted(value.mean, var, shared)
+    out.origin = value.origin
+    return out
+
+
+def _keep(result: Any, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """For maxima and the like, whose positions are those of the input or fewer."""
+    if isinstance(result, tuple):  # with indices
+        return (_keep(result[0], handler, args, kwargs), *result[1:])
+    return with_shared(result, _input(args, kwargs).shared)
+
+
+def _relu(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x = _input(args, kwargs)
+    mean, var = (positions.some_positions(t, x.shared) for t in (x.mean, x.var))
+    return with_shared(result, positions.through_slope(x.shared, positions.relu_slope(mean, var)))
+
+
+def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x, *rest = args
+    if not isinstance(x, Gaussian) or x.shared is None:
+        return result
+    mean, var = x.mean, x.var
+    if not any(isinstance(value, Tensor) and value.dim() > 1 for value in (*rest, *kwargs.values())):
+        mean, var = (positions.some_positions(t, x.shared) for t in (mean, var))
+
+    def expectation(shifted: Tensor) -> Tensor:
+        return cast(Tensor, handler(Gaussian.trusted(shifted, var), *rest, **kwargs).mean)
+
+    return with_shared(result, positions.through_slope(x.shared, positions.slope(expectation, mean, var)))
+
+
+def _scaled(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    """For maps that scale each channel: the covariance grows as the variance does."""
+    x = _input(args, kwargs)
+    return with_shared(result, x.shared * _growth(x, result))
+
+
+def _growth(x: Gaussian, result: Gaussian) -> Tensor:
+    assert x.shared is not None
+    before, after = (
+        positions.over_positions(positions.some_positions(v, x.shared), x.shared) for v in (x.var, result.var)
+    )
+    return after / before.clamp(min=SMALLEST_VARIANCE)
+
+
+def _average(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x, *rest = args
+    sizes = [size if shared == 1 else 1 for size, shared in zip(x.shape, x.shared.shape, strict=True)]
+    if any(a == b for a, b in zip(result.shape, x.shape, strict=True)) and not _pools_positions_alone(x, result):
+        return result
+    ones = torch.ones(sizes, dtype=x.var.dtype, device=x.device)
+    weights = handler(Gaussian.trusted(ones, ones), *rest, **kwargs)
+    correlation = positions.correlation(x.var, x.shared)
+    var = positions.of_a_sum(result.var, weights.mean, weights.var, correlation)
+    return with_shared(_replaced(result, var), x.shared)
+
+
+def _pools_positions_alone(x: Gaussian, result: Gaussian) -> bool:
+    assert x.shared is not None
+    dims = positions.position_dims(x.shape, x.shared)
+    return all(size == result.shape[d] or d in dims for d, size in enumerate(x.shape))
+
+
+def _mean_or_sum(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x = _input(args, kwargs)
+    dims, keepdim = _reduced(x, *args[1:], **kwargs)
+    summed = [d for d in positions.position_dims(x.shape, x.shared) if d in dims]
+    others = [d for d in dims if d not in summed]
+    total, shared = x, x.shared
+    if summed:
+        sizes = [size if shared.shape[d] == 1 else 1 for d, size in enumerate(x.shape)]
+        ones = torch.ones(sizes, dtype=x.var.dtype, device=x.device)
+        weights = handler(Gaussian.trusted(ones, ones), summed, True)
+        total = handler(Gaussian.trusted(x.mean, x.var), summed, True)
+        var = positions.of_a_sum(total.var, weights.mean, weights.var, positions.correlation(x.var, shared))
+        total = Gaussian.trusted(total.mean, var)
+    if others:
+        total = handler(Gaussian.trusted(total.mean, total.var), others, True)
+        shared = handler(Gaussian.trusted(shared, shared), others, True).var
+    if not keepdim:
+        kept = [d for d in range(x.dim()) if d not in dims]
+        shared = shared.reshape([shared.shape[d] for d in kept])
+    return with_shared(_replaced(result, total.var.reshape(result.shape)), shared)
+
+
+def _reduced(
+    x: Gaussian, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool = False, **_: Any
+) -> tuple[list[int], bool]:
+    dim = axis if dim is None else dim
+    given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim or range(x.dim())
+    return [d % x.dim() for d in given], keepdim or keepdims
+
+
+def _shared_of(value: Any, like: Gaussian) -> Any:
+    """Covariance between positions of an operand; of one that is repeated at all positions, its variance."""
+    if not isinstance(value, Gaussian):
+        return 0.0
+    if value.shared is not None:
+        return value.shared
+    assert like.shared is not None
+    dims = positions.position_dims(like.shape, like.shared)
+    aligned = (1,) * (like.dim() - value.dim()) + tuple(value.shape)
+    return value.var if all(aligned[d] == 1 for d in dims) else 0.0
+
+
+def _carrier(*values: Any) -> Gaussian:
+    return next(value for value in values if isinstance(value, Gaussian) and value.shared is not None)
+
+
+def _fitted(shared: Any, like: Tensor) -> Any:
+    """``shared`` in a shape with the dimensions of ``like``, its positions kept at size 1."""
+    return shared if not isinstance(shared, Tensor) or shared.dim() == like.dim() else shared.expand_as(like)
+
+
+def _add(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    first, second = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    factor = kwargs.get("alpha", 1)
+    x = _carrier(first, second)
+    if first is second:
+        return with_shared(result, first.shared * (1 + factor) ** 2)
+    shared = _shared_of(first, x) + factor * factor * _shared_of(second, x)
+    return with_shared(result, shared)
+
+
+def _mul(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    first, second = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    x = _carrier(first, second)
+    y = second if x is first else first
+    if x is y:
+        return _elementwise(result, lambda z: handler(z, z), args[:1], {})
+    if isinstance(y, Gaussian) and x.shape == result.shape:
+        assert x.shared is not None
+        means = [_mean_over_positions(value, x) for value in (x, y)]
+        shared = positions.product((means[0], x.shared), (means[1], _shared_of(y, x)))
+        return with_shared(result, shared)
+    if isinstance(y, Tensor) and y.numel() > 1:
+        return _scaled(result, handler, (x,), {}) if x.shape == result.shape else result
+    assert x.shared is not None
+    return with_shared(result, x.shared * (y * y))
+
+
+def _div(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    first, second = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    if isinstance(second, Gaussian):
+        return result
+    return _mul(result, handler, (first, 1 / second), {})
+
+
+def _mean_over_positions(value: Gaussian, like: Gaussian) -> Tensor:
+    assert like.shared is not None
+    mean = widened(value.mean)
+    aligned = mean.reshape((1,) * (like.dim() - mean.dim()) + tuple(mean.shape))
+    return positions.over_positions(aligned, like.shared) if aligned.shape == like.shape else aligned
+
+
+def _reshape(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x = _input(args, kwargs)
+    return result if result is x else with_shared(result, positions.reshaped(x.shared, x.shape, result.shape))
+
+
+def _rearrange(function: Callable) -> Rule:
+    """For functions that move whole dimensions."""
+
+    def rule(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+        x, *rest = args
+        return result if result is x else with_shared(result, function(x.shared, *rest, **kwargs))
+
+    return rule
+
+
+def _cat(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    values: Sequence[Any] = args[0] if args else kwargs["tensors"]
+    dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
+    like = _carrier(*values)
+    assert like.shared is not None
+    along_positions = dim in positions.position_dims(result.shape, like.shared) and like.shared.shape[dim] == 1
+    parts = []
+    for value in values:
+        shape = list(like.shared.shape)
+        if not along_positions:
+            shape[dim] = value.shape[dim]
+        known = isinstance(value, Gaussian) and value.shared is not None
+        parts.append(value.shared if known else like.shared.new_zeros(shape))
+        if list(parts[-1].shape) != shape:
+            return result
+    if not along_positions:
+        return with_shared(result, torch.cat(parts, dim))
+    sizes = [value.shape[dim] for value in values]
+    pairs = sum(part * (size * (size - 1)) for part, size in zip(parts, sizes, strict=True))
+    return with_shared(result, cast(Tensor, pairs) / (sum(sizes) * (sum(sizes) - 1)))
+
+
+def _register(rule: Rule, *functions: Callable) -> None:
+    SHARED.rule(*functions)(rule)
+
+
+_ELEMENTWISE = """
+    relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
+    leaky_relu prelu rrelu clamp clip clamp_min clamp_max hardtanh hardsigmoid softshrink hardshrink threshold elu celu
+    gelu erfc softplus logsigmoid log_sigmoid pow square
+"""
+_register(_relu, *every("relu"))
+for _name in _ELEMENTWISE.split():
+    _register(_elementwise, *every(_name))
+_register(_scaled, F.batch_norm, torch.batch_norm)
+_register(_mean_or_sum, *every("mean", "sum"))
+_register(_add, *every("add"))
+_register(_mul, *every("mul", "multiply"))
+_register(_div, *every("div", "divide", "true_divide"), Tensor.__truediv__)
+_register(_cat, torch.cat, torch.concat, torch.concatenate)
+for _name in ("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone"):
+    _register(_reshape, *(f for f in every(_name) if not f.__name__.endswith("_")))
+for _name in ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims"):
+    for _function in every(_name):
+        if not _function.__name__.endswith("_"):
+            _register(_rearrange(_function), _function)
+_POOLING = {
+    _keep: ("max_pool{}d", "max_pool{}d_with_indices", "adaptive_max_pool{}d", "adaptive_max_pool{}d_with_indices"),
+    _average: ("avg_pool{}d", "adaptive_avg_pool{}d"),
+}
+for _rule, _names in _POOLING.items():
+    for _name in [name.format(dims) for name in _names for dims in (1, 2, 3)]:
+        _register(_rule, *(getattr(space, _name) for space in (F, torch, NATIVE_FUNCTIONS) if hasattr(space, _name)))
+_register(_average, F.interpolate)
+_register(_keep, F.dropout, torch.dropout)
+
+RULES.afterwards = carry
