@@ -7,6 +7,7 @@ independent positions and is reported by :func:`mnvi.rules.fallbacks.fell_back`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments import positions
-from mnvi.moments._torch import NATIVE_FUNCTIONS
+from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
 from mnvi.moments.normal import SMALLEST_VARIANCE
 from mnvi.moments.precision import widened
 from mnvi.rules.fallbacks import fell_back
@@ -35,7 +36,12 @@ def carry(function: Callable, handler: Callable, result: Any, args: tuple, kwarg
     rule = SHARED.find(function)
     if rule is not None:
         result = rule(result, handler, args, kwargs)
-    if isinstance(result, Gaussian) and result.shared is None and result.dim() > 2:
+    if (
+        not is_compiling()
+        and isinstance(result, Gaussian)
+        and result.shared is None
+        and math.prod(result.shape[2:]) > 1
+    ):
         fell_back(name_of(function))
     return result
 
