@@ -10,7 +10,8 @@
 
 from typing import NoReturn
 
-from mnvi import _moved, covariance, layers, methods, metrics, models, replicas, rules
+from mnvi import _moved, comparison, covariance, layers, methods, metrics, models, replicas, rules
+from mnvi.comparison import Comparison, compare_with_sampling
 from mnvi.conversion import convert
 from mnvi.elbo import ELBO, Objective, StepSchedule, Terms, kl_divergence
 from mnvi.inference import export, optimize_for_inference, summary
@@ -42,6 +43,7 @@ __all__ = [
     "ELBO",
     "BernoulliLikelihood",
     "CategoricalLikelihood",
+    "Comparison",
     "EmpiricalBayes",
     "Ensemble",
     "Fitted",
@@ -67,6 +69,8 @@ __all__ = [
     "Terms",
     "Uncertainty",
     "bayesian_layers",
+    "compare_with_sampling",
+    "comparison",
     "convert",
     "covariance",
     "elementwise",

@@ -115,7 +115,8 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     def _projected(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         if self._qkv_same_embed_dim:
-            projected = {id(x): self.in_proj(x).chunk(3, -1) for x in (query, key, value)}
+            different = {id(x): x for x in (query, key, value)}
+            projected = {name: self.in_proj(x).chunk(3, -1) for name, x in different.items()}
             return projected[id(query)][0], projected[id(key)][1], projected[id(value)][2]
         q, k, v = self.q_proj(query), self.k_proj(key), self.v_proj(value)
         if (bias := self.in_proj_bias) is None:

@@ -28,6 +28,7 @@ ORDER = (
     "methods",
     "inference",
     "training",
+    "comparison",
 )
 NAMES_OF_0_1_0 = """
     DVI ELBO CategoricalLikelihood EmpiricalBayes Ensemble Gaussian GaussianLikelihood JointGaussian Likelihood
@@ -118,4 +119,4 @@ def test_what_users_imported_stays_importable(name: str) -> None:
 
 def test_modules_that_are_not_for_users_are_not_exported() -> None:
     modules = {name for name in mnvi.__all__ if isinstance(getattr(mnvi, name), ModuleType)}
-    assert modules == {"covariance", "layers", "methods", "metrics", "models", "replicas", "rules"}
+    assert modules == {"comparison", "covariance", "layers", "methods", "metrics", "models", "replicas", "rules"}
