@@ -94,6 +94,14 @@ class Comparison:
     Attributes:
         compared: all modules whose output is a Gaussian, in the order in which they ran, the model last.
         num_samples: number of weight samples.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+        >>> bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1.0)).eval()
+        >>> compared = mnvi.compare_with_sampling(bayesian, torch.randn(8, 4))
+        >>> [row["layer"] for row in compared.rows()], compared["1"].kind
+        (['0', '1', '2', 'output'], 'ReLU')
     """
 
     compared: list[ComparedLayer]
