@@ -32,6 +32,14 @@ class ComparedLayer:
         sampled_mean, sampled_std: what sampled weights give.
         mean_error, std_error: standard errors of ``sampled_mean`` and ``sampled_std``.
         is_output: whether this is the output of the whole model.
+
+    Example:
+        >>> import torch, mnvi
+        >>> bayesian = mnvi.convert(torch.nn.Linear(4, 3), mnvi.MultiplicativeNoise(prior_variance=1.0)).eval()
+        >>> output = mnvi.compare_with_sampling(bayesian, torch.randn(8, 4)).output
+        >>> off = (output.predicted_std - output.sampled_std) / output.std_error
+        >>> off.shape, bool((off.abs() < 6).all())
+        (torch.Size([8, 3]), True)
     """
 
     name: str
