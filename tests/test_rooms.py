@@ -35,6 +35,7 @@ ELSEWHERE = {
     "mnvi/moments/normalization.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/pooling.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/positive.py": "mnvi/rules/test_positive.py",
+    "mnvi/moments/scattering.py": "mnvi/rules/test_scattering.py",
     "mnvi/rules/__init__.py": "mnvi/rules/test_table.py",
     "mnvi/rules/contractions.py": "mnvi/rules/test_arithmetic.py",
     "mnvi/rules/extremes.py": "mnvi/rules/test_pooling.py",

@@ -22,9 +22,11 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     joint,
     linear,
     normalization,
+    ordering,
     pooling,
     positions,
     positive,
+    scattering,
     shapes,
 )
 from mnvi.rules.table import RULES
@@ -61,7 +63,7 @@ def has_rule(function: Callable) -> bool:
 
     Example:
         >>> import torch, mnvi.rules
-        >>> mnvi.rules.has_rule(torch.relu), mnvi.rules.has_rule(torch.sort)
+        >>> mnvi.rules.has_rule(torch.relu), mnvi.rules.has_rule(torch.linalg.inv)
         (True, False)
     """
     return function in RULES

@@ -12,6 +12,7 @@ from torch import Tensor
 from mnvi.moments import products
 from mnvi.moments._torch import in_dynamo
 from mnvi.moments.precision import full_precision, widened
+from mnvi.moments.sparse import squared
 from mnvi.rules.table import RULES, every
 from mnvi.values.base import refuse_complex
 from mnvi.values.gaussian import Gaussian
@@ -36,9 +37,9 @@ def _contract(function: Any, a: Value, b: Value) -> Gaussian:
         known_a, known_b = (widened(x).to(dtype) for x in _means(a, b))
         if not isinstance(b, Gaussian):
             assert isinstance(a, Gaussian)
-            return Gaussian.trusted(mean, function(a.var.to(dtype), known_b.square()))
+            return Gaussian.trusted(mean, function(a.var.to(dtype), squared(known_b)))
         if not isinstance(a, Gaussian):
-            return Gaussian.trusted(mean, function(known_a.square(), b.var.to(dtype)))
+            return Gaussian.trusted(mean, function(squared(known_a), b.var.to(dtype)))
         var_a, var_b = a.var.to(dtype), b.var.to(dtype)
         return Gaussian.trusted(mean, function(var_a, var_b + known_b.square()) + function(known_a.square(), var_b))
 
@@ -48,7 +49,7 @@ def matmul(input: Value, other: Value, *, out: None = None) -> Gaussian:
     return _contract(torch.matmul, input, other)
 
 
-@RULES.rule(*every("bmm", "mm"))
+@RULES.rule(*every("bmm", "mm"), torch.sparse.mm)
 def mm(input: Value, mat2: Value, *, out: None = None) -> Gaussian:
     return matmul(input, mat2)
 
@@ -92,7 +93,7 @@ def _added(input: Any, a: Value, b: Value, beta: float, alpha: float) -> Gaussia
     return torch.add(product if alpha == 1 else product * alpha, input, alpha=beta)  # type: ignore[return-value]
 
 
-@RULES.rule(*every("addmm"))
+@RULES.rule(*every("addmm"), torch.sparse.addmm)
 def addmm(input: Any, mat1: Value, mat2: Value, *, beta: float = 1, alpha: float = 1, out: None = None) -> Gaussian:
     return _added(input, mat1, mat2, beta, alpha)
 

@@ -37,6 +37,14 @@ def _average(moments: Callable, dims: int) -> Callable:
     return answer
 
 
+def _unpool(function: Callable) -> Callable:
+    def answer(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+        """Places of which nothing was pooled become zero, without variance."""
+        return input.map(lambda t: function(t, *args, **kwargs))
+
+    return answer
+
+
 def _answer(name: str, handler: Callable, *namespaces: Any) -> None:
     for namespace in namespaces:
         if function := getattr(namespace, name, None):
@@ -52,3 +60,4 @@ for _d in (1, 2, 3):
     _answer(f"adaptive_max_pool{_d}d_with_indices", _max_pool(_d, adaptive=True, with_indices=True), F)
     _answer(f"avg_pool{_d}d", _average(pooling.avg_pool, _d), F, torch, NATIVE_FUNCTIONS)
     _answer(f"adaptive_avg_pool{_d}d", _average(pooling.adaptive_avg_pool, _d), F, torch, NATIVE_FUNCTIONS)
+    _answer(f"max_unpool{_d}d", _unpool(getattr(F, f"max_unpool{_d}d")), F)
