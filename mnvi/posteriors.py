@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnvi._validation import check_number
-from mnvi.moments import divergence
+from mnvi.moments import divergence, factored
 from mnvi.moments.affine import Affine, independent_weights, multiplicative_noise, shared_variance
 from mnvi.moments.precision import widened
 from mnvi.values.gaussian import Gaussian
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mnvi.layers.base import BayesianLayer
 
 _SMALLEST_PRIOR_VARIANCE = 1e-9
+Variance = Literal["exact", "factored"]
 
 
 class Posterior(ABC):
@@ -36,6 +38,8 @@ class Posterior(ABC):
         >>> [isinstance(p(1.0), mnvi.Posterior) for p in (mnvi.MultiplicativeNoise, mnvi.MeanField)]
         [True, True]
     """
+
+    variance: Variance = "exact"
 
     @abstractmethod
     def add_parameters(self, layer: BayesianLayer) -> None:
@@ -63,11 +67,19 @@ class Posterior(ABC):
             var: the input's variances, or None for a known input.
         """
         spread, bias_spread = self.weight_variance(layer), self.bias_variance(layer)
-        return independent_weights(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
+        form = factored.independent_weights if self.is_factored(layer) else independent_weights
+        return form(affine, mean, var, layer.weight, layer.bias, spread, bias_spread)
 
     def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
         """The layer's output: a :class:`mnvi.Gaussian` made of :meth:`moments`, which takes the same arguments."""
         return Gaussian.trusted(*self.moments(layer, affine, mean, var))
+
+    def is_factored(self, layer: BayesianLayer) -> bool:
+        """Whether the layer's variances are factored: only with ``variance="factored"``, and not in small layers.
+
+        See :mod:`mnvi.moments.factored` for the equations and :func:`mnvi.moments.factored.worthwhile` for the layers.
+        """
+        return self.variance == "factored" and factored.worthwhile(layer.geometry, layer.weight)
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,9 @@ class MultiplicativeNoise(Posterior):
             :math:`\alpha \le 10^{10}\sigma^2 - 2`, which is 8 for the smallest prior variance. For larger
             :math:`\alpha` the KL of each weight stays above :math:`-10^{-10}/2\sigma^2`.
         init_rho: initial value of ``rho``; -3 gives :math:`\alpha \approx 0.05`.
+        variance: "exact", or "factored" for variances at a fraction of the price: the matrix of squared weights becomes
+            an outer product with the same row and column sums (:mod:`mnvi.moments.factored`). The KL stays exact, and
+            so do layers with fewer than 16 outputs or 22 inputs to each.
 
     Example:
         >>> import torch, mnvi
@@ -100,6 +115,7 @@ class MultiplicativeNoise(Posterior):
 
     prior_variance: float
     init_rho: float = -3.0
+    variance: Variance = "exact"
 
     def __post_init__(self) -> None:
         check_number(
@@ -110,6 +126,7 @@ class MultiplicativeNoise(Posterior):
             "variances alpha below 8",
         )
         check_number("MultiplicativeNoise: init_rho", self.init_rho)
+        check_variance("MultiplicativeNoise", self.variance)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.rho = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_rho))
@@ -119,10 +136,12 @@ class MultiplicativeNoise(Posterior):
         return layer.geometry.along_weight(alpha, layer.weight) * widened(layer.weight).square()
 
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        alpha = F.softplus(widened(layer.rho))
+        if self.is_factored(layer):
+            return factored.multiplicative_noise(affine, mean, var, layer.weight, layer.bias, alpha)
         if var is None:  # noise on the weights instead, so that the backward pass need not reach the input
             return super().moments(layer, affine, mean, var)
-        alpha = affine.along_input(F.softplus(widened(layer.rho)))
-        return multiplicative_noise(affine, mean, var, layer.weight, layer.bias, alpha)
+        return multiplicative_noise(affine, mean, var, layer.weight, layer.bias, affine.along_input(alpha))
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         weight, alpha = layer.geometry.grouped(layer.weight, F.softplus(widened(layer.rho)))
@@ -142,6 +161,7 @@ class MeanField(Posterior):
     Args:
         prior_variance: :math:`\sigma^2` of the prior, or :class:`EmpiricalBayes` to infer it from the weights.
         init_log_var: initial value of :math:`\log s`.
+        variance: "exact" or "factored", as in :class:`MultiplicativeNoise`.
 
     Example:
         >>> import torch, mnvi
@@ -154,11 +174,13 @@ class MeanField(Posterior):
 
     prior_variance: float | EmpiricalBayes
     init_log_var: float = -10.0
+    variance: Variance = "exact"
 
     def __post_init__(self) -> None:
         if not isinstance(self.prior_variance, EmpiricalBayes):
             check_number("MeanField: prior_variance", self.prior_variance, above=0)
         check_number("MeanField: init_log_var", self.init_log_var)
+        check_variance("MeanField", self.variance)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.log_var = nn.Parameter(torch.full_like(layer.weight, self.init_log_var))
@@ -199,6 +221,7 @@ class SharedMeanField(Posterior):
     Args:
         prior_variance: :math:`\sigma^2` of the prior.
         init_log_var: initial value of :math:`\log s`.
+        variance: "exact" or "factored", as in :class:`MultiplicativeNoise`.
 
     Example:
         >>> import torch, mnvi
@@ -209,10 +232,12 @@ class SharedMeanField(Posterior):
 
     prior_variance: float
     init_log_var: float = -10.0
+    variance: Variance = "exact"
 
     def __post_init__(self) -> None:
         check_number("SharedMeanField: prior_variance", self.prior_variance, above=0)
         check_number("SharedMeanField: init_log_var", self.init_log_var)
+        check_variance("SharedMeanField", self.variance)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         layer.log_var = nn.Parameter(layer.weight.new_full((layer.in_units,), self.init_log_var))
@@ -222,6 +247,8 @@ class SharedMeanField(Posterior):
         return layer.geometry.along_weight(spread, layer.weight).expand_as(layer.weight)
 
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.is_factored(layer):
+            return super().moments(layer, affine, mean, var)
         spread = affine.along_input(widened(layer.log_var).exp())
         return shared_variance(affine, mean, var, layer.weight, layer.bias, spread)
 
@@ -271,6 +298,9 @@ class Sampled(Posterior):
     def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         return Gaussian.trusted(*self.moments(layer, affine, mean, var)).sample(1)[0]
 
+    def is_factored(self, layer: BayesianLayer) -> bool:
+        return self.posterior.is_factored(layer)
+
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         return self.posterior.kl_divergence(layer)
 
@@ -304,3 +334,26 @@ class EmpiricalBayes:
 
     def kl_divergence(self, mean: Tensor, log_var: Tensor, scale: float) -> Tensor:
         return divergence.empirical_bayes(mean, log_var, self.shape, scale)
+
+
+def check_variance(where: str, variance: object) -> None:
+    """Raise an error that names the argument unless it is "exact" or "factored"."""
+    if variance not in ("exact", "factored"):
+        raise ValueError(f"{where}: variance={variance!r} must be 'exact' or 'factored'")
+
+
+def with_variance(posterior: Posterior, variance: Variance) -> Posterior:
+    """The same posterior with exact or factored variances.
+
+    Example:
+        >>> import mnvi
+        >>> with_variance(mnvi.MeanField(1.0), "factored").variance
+        'factored'
+    """
+    if isinstance(posterior, Sampled):
+        return Sampled(with_variance(posterior.posterior, variance))
+    if posterior.variance == variance:
+        return posterior
+    changed = copy.copy(posterior)
+    object.__setattr__(changed, "variance", variance)  # a posterior may be any class, frozen or not
+    return changed

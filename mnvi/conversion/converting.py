@@ -15,7 +15,8 @@ from mnvi.conversion.obstacles import obstacle, warn_if_mostly_deterministic
 from mnvi.layers.attention import Projection
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.registry import BAYESIAN
-from mnvi.posteriors import Posterior
+from mnvi.moments import factored
+from mnvi.posteriors import Posterior, with_variance
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Selector = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -87,12 +88,15 @@ def convert(
     explain_mean_calls(converted)
     chosen = _choose(converted, *selection)
     by_weight: dict[int, BayesianLayer] = {}
+    last = list(chosen)[-1] or None  # None: the model itself is a layer, which has no name
     for name, layer_posterior in chosen.items():
         module = converted.get_submodule(name)
         module.__class__ = BAYESIAN[type(module)]
         layer = cast(BayesianLayer, module)
         twin = by_weight.setdefault(id(layer.weight), layer)
         if twin is layer:
+            if name == last and factored.is_small_output(layer.geometry, layer.weight):
+                layer_posterior = with_variance(layer_posterior, "exact")
             layer.adopt(layer_posterior)
         else:
             _share_posterior(name, layer, twin, layer_posterior)

@@ -71,7 +71,7 @@ def fold(layer: Any, norm: Any) -> None:
     layer.weight = nn.Parameter((weight.double() * per_output).to(weight.dtype), requires_grad=False)
     layer.bias = nn.Parameter(bias.to(weight.dtype), requires_grad=False)
     if isinstance(layer, BayesianLayer):
-        freeze(layer, gain=scale.square())
+        freeze(layer, gain=scale.square(), learnt=weight)
 
 
 class FoldedBatchNorm(nn.Module):

@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.layers.base import BayesianLayer
+from mnvi.moments import factored
 from mnvi.moments.affine import Affine
+from mnvi.moments.factored import Factors
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 
@@ -20,22 +22,25 @@ class FrozenPosterior(Posterior):
     """Base of posteriors for inference, which propagate moments and have no prior."""
 
     @abstractmethod
-    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+    def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         """The tensors to keep.
 
         Args:
             layer: still has its learnt posterior; its weight and bias are already scaled.
             gain: factor that this scaling puts on the variances of weights and biases, one per output unit.
+            learnt: the weight before the scaling.
         """
 
     @abstractmethod
-    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         """Variance of the layer's output, from the constants that are now buffers of ``layer``."""
 
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
         expectation = affine(mean, layer.weight, layer.bias)
         with full_precision(mean):
-            return expectation, self.variance(layer, affine, widened(mean), None if var is None else widened(var))
+            return expectation, self.output_variance(
+                layer, affine, widened(mean), None if var is None else widened(var)
+            )
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         """Adds none: nothing is learnt any more."""
@@ -51,14 +56,14 @@ class FrozenMultiplicativeNoise(FrozenPosterior):
     .. math:: V = A\,(v + (r\circ x)^2), \qquad A = M\circ M\circ(1+\alpha), \quad r = \sqrt{\alpha/(1+\alpha)}
     """
 
-    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+    def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         alpha = F.softplus(widened(layer.rho))
         return {
             "noise": layer.geometry.along_input((alpha / (1 + alpha)).sqrt()),
             "second_moment": widened(layer.weight).square() * layer.geometry.along_weight(1 + alpha, layer.weight),
         }
 
-    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         noise = mean * widened(layer.noise)
         noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
         return affine(noisy, widened(layer.second_moment))
@@ -76,7 +81,7 @@ class FrozenMeanField(FrozenPosterior):
     .. math:: V = S(x\circ x) + A\,v + s_b, \qquad A = S + M\circ M
     """
 
-    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+    def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         posterior = _learnt(layer)
         spread = widened(posterior.weight_variance(layer)) * layer.geometry.along_outputs(gain, layer.weight)
         bias_spread = posterior.bias_variance(layer)
@@ -86,7 +91,7 @@ class FrozenMeanField(FrozenPosterior):
             "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
         }
 
-    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
         variance = affine(mean.square(), widened(layer.spread), bias_spread)
         return variance if var is None else variance.add_(affine(var, widened(layer.second_moment)))
@@ -107,7 +112,7 @@ class FrozenSharedMeanField(FrozenPosterior):
     .. math:: V_i = g_i \sum_j s_j (v_j + x_j^2) + \sum_j m_{ij}^2 v_j
     """
 
-    def constants(self, layer: BayesianLayer, gain: Tensor) -> dict[str, Tensor | None]:
+    def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         spread = widened(_learnt(layer).weight_variance(layer))
         affine = layer.geometry
         return {
@@ -117,7 +122,7 @@ class FrozenSharedMeanField(FrozenPosterior):
             "gain": affine.along_input(gain.to(spread.dtype)),  # outputs have the layout of inputs
         }
 
-    def variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         square = mean.square()
         shared = affine(square if var is None else square.add_(var), widened(layer.spread))
         gain = widened(layer.gain)
@@ -135,6 +140,79 @@ class FrozenSharedMeanField(FrozenPosterior):
         return variance
 
 
+@dataclass(frozen=True)
+class FrozenFactoredNoise(FrozenPosterior):
+    r""":class:`mnvi.MultiplicativeNoise` with factored variances for inference.
+
+    .. math:: V = a\,b^\top(v + (r\circ x)^2), \qquad r = \sqrt{\alpha/(1+\alpha)}
+
+    with :math:`1+\alpha` inside b. A batch norm scales only a, so folding does not change the result.
+    """
+
+    def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
+        alpha = F.softplus(widened(layer.rho))
+        rows, columns = factored.factors(layer.geometry, widened(learnt).square())
+        return {
+            "noise": layer.geometry.along_input((alpha / (1 + alpha)).sqrt()),
+            "rows": rows * gain,
+            "columns": columns * layer.geometry.along_weight(1 + alpha, columns),
+        }
+
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        noise = mean * widened(layer.noise)
+        noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
+        return factored.spread_out(affine, widened(layer.rows), factored.summed(affine, noisy, widened(layer.columns)))
+
+    def weight_variance(self, layer: Any) -> Tensor:
+        """Exact: only the variances of outputs are factored."""
+        square = layer.noise.flatten().square()
+        return layer.geometry.along_weight(square / (1 - square), layer.weight) * widened(layer.weight).square()
+
+    def is_factored(self, layer: BayesianLayer) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class FrozenFactored(FrozenPosterior):
+    r"""Any other posterior of independent weights with factored variances for inference.
+
+    .. math:: V = a\,b^\top(x\circ x) + a'\,b'^\top v + s_b
+    """
+
+    def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
+        posterior = _learnt(layer)
+        spread, bias_spread = widened(posterior.weight_variance(layer)), posterior.bias_variance(layer)
+        of_spread = factored.factors(layer.geometry, spread)
+        of_second = factored.factors(layer.geometry, spread + widened(learnt).square())
+        return {
+            "spread_rows": of_spread.rows * gain,
+            "spread_columns": of_spread.columns,
+            "rows": of_second.rows * gain,
+            "columns": of_second.columns,
+            "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
+        }
+
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        of_second = Factors(widened(layer.rows), widened(layer.columns))
+        bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
+        return factored.variance(affine, mean, var, _of_spread(layer), of_second, bias_spread)
+
+    def weight_variance(self, layer: Any) -> Tensor:
+        """The outer product that stands for the variances; the variances themselves are not kept."""
+        return factored.product(layer.geometry, _of_spread(layer))
+
+    def bias_variance(self, layer: Any) -> Tensor | None:
+        variance: Tensor | None = layer.bias_spread
+        return variance
+
+    def is_factored(self, layer: BayesianLayer) -> bool:
+        return True
+
+
+def _of_spread(layer: Any) -> Factors:
+    return Factors(widened(layer.spread_rows), widened(layer.spread_columns))
+
+
 _FROZEN: dict[type[Posterior], type[FrozenPosterior]] = {
     MultiplicativeNoise: FrozenMultiplicativeNoise,
     SharedMeanField: FrozenSharedMeanField,
@@ -143,7 +221,7 @@ _FROZEN: dict[type[Posterior], type[FrozenPosterior]] = {
 
 def can_be_frozen(layer: BayesianLayer) -> bool:
     """Whether the posterior has a form for inference; one from outside mnvi that overrides ``moments`` has none."""
-    return _frozen(_learnt(layer)) is not None
+    return _frozen(layer) is not None
 
 
 def is_frozen(layer: BayesianLayer) -> bool:
@@ -151,22 +229,26 @@ def is_frozen(layer: BayesianLayer) -> bool:
     return isinstance(_learnt(layer), FrozenPosterior)
 
 
-def _frozen(posterior: Posterior) -> type[FrozenPosterior] | None:
-    if type(posterior) in _FROZEN:
-        return _FROZEN[type(posterior)]
-    return FrozenMeanField if type(posterior).moments is Posterior.moments else None
+def _frozen(layer: BayesianLayer) -> type[FrozenPosterior] | None:
+    posterior = _learnt(layer)
+    if type(posterior) not in _FROZEN and type(posterior).moments is not Posterior.moments:
+        return None
+    if posterior.is_factored(layer):
+        return FrozenFactoredNoise if type(posterior) is MultiplicativeNoise else FrozenFactored
+    return _FROZEN.get(type(posterior), FrozenMeanField)
 
 
 def _learnt(layer: BayesianLayer) -> Posterior:
     return layer.posterior.posterior if isinstance(layer.posterior, Sampled) else layer.posterior
 
 
-def freeze(layer: BayesianLayer, gain: Tensor | None = None) -> None:
+def freeze(layer: BayesianLayer, gain: Tensor | None = None, learnt: Tensor | None = None) -> None:
     """Replace, in place, a layer's posterior by its counterpart for inference.
 
     Args:
         layer: loses its posterior's parameters; ``weight`` and ``bias`` stay.
         gain: factor for the variances of weights and biases, one per output unit; None for 1.
+        learnt: the weight before it was scaled; None for the layer's weight.
 
     Example:
         >>> import torch, mnvi
@@ -175,13 +257,14 @@ def freeze(layer: BayesianLayer, gain: Tensor | None = None) -> None:
         >>> list(layer.state_dict())
         ['weight', 'bias', 'noise', 'second_moment']
     """
-    kind = _frozen(_learnt(layer))
+    kind = _frozen(layer)
     assert kind is not None
     frozen = kind()
     with torch.no_grad():
         if gain is None:
             gain = widened(layer.weight).new_ones(layer.geometry.out_units(layer.weight))
-        constants = frozen.constants(layer, gain)  # needs the learnt posterior, which is still in place
+        learnt = layer.weight if learnt is None else learnt
+        constants = frozen.constants(layer, gain, learnt)  # needs the learnt posterior, which is still in place
     for name in [name for name in layer._parameters if name not in ("weight", "bias")]:
         delattr(layer, name)
     for name, constant in constants.items():

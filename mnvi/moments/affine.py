@@ -135,9 +135,9 @@ def multiplicative_noise(
     if needs_gradient and not is_traced():
         expectation, variance = _MultiplicativeNoise.apply(affine, mean, var, weight, bias, alpha)
         return expectation, variance
-    expectation = affine(*_lowered(mean, weight, bias))
+    expectation = affine(*lowered(mean, weight, bias))
     with full_precision(mean):
-        variance = affine(_second_moment(mean, var, alpha), widened(weight).square())
+        variance = affine(second_moment(mean, var, alpha), widened(weight).square())
     return expectation, variance
 
 
@@ -148,9 +148,9 @@ class _MultiplicativeNoise(torch.autograd.Function):
     def forward(
         ctx: Any, affine: Affine, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
-        expectation = affine(*_lowered(mean, weight, bias))
+        expectation = affine(*lowered(mean, weight, bias))
         with full_precision(mean):
-            variance = affine(_second_moment(mean, var, alpha), widened(weight).square())
+            variance = affine(second_moment(mean, var, alpha), widened(weight).square())
         ctx.affine, ctx.low = affine, expectation.dtype
         ctx.save_for_backward(mean, var, weight, alpha)
         return expectation, variance
@@ -166,7 +166,7 @@ class _MultiplicativeNoise(torch.autograd.Function):
             )
             outer, outer_weight = affine.gradients(
                 g_var,
-                _second_moment(mean, var, alpha),
+                second_moment(mean, var, alpha),
                 widened(weight).square(),
                 to_mean or to_var or to_alpha,
                 to_weight,
@@ -210,7 +210,7 @@ def independent_weights(
         >>> independent_weights(Affine(), one, one, one, None, 0.5 * one, None)
         (tensor([[2.]]), tensor([[4.]]))
     """
-    expectation = affine(*_lowered(mean, weight, bias))
+    expectation = affine(*lowered(mean, weight, bias))
     with full_precision(mean):
         spread = widened(spread)
         variance = affine(widened(mean).square(), spread, None if bias_spread is None else widened(bias_spread))
@@ -236,7 +236,7 @@ def shared_variance(
         >>> shared_variance(Affine(), one, one, one, None, torch.full((2,), 0.5))
         (tensor([[2.]]), tensor([[4.]]))
     """
-    expectation = affine(*_lowered(mean, weight, bias))
+    expectation = affine(*lowered(mean, weight, bias))
     with full_precision(mean):
         square = widened(mean).square()
         noise = widened(spread) * (square if var is None else square + widened(var))
@@ -256,12 +256,12 @@ def _summing_weight(affine: Affine, weight: Tensor) -> Tensor:
     return torch.ones_like(weight[: affine.groups])
 
 
-def _second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
+def second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
     """α∘x² + (1+α)∘v"""
     return torch.addcmul(widened(mean).square() * alpha, widened(var), 1 + alpha)
 
 
-def _lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """The operands of the mean in autocast's dtype; float64 does not change, as in torch's layers."""
     if autocasts(x) and x.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(x.device.type)

@@ -1,0 +1,124 @@
+"""Convolutions with one output channel, written as the reduction that they are.
+
+A weighted sum over the channels gives one map for each tap of the kernel; the maps, each shifted by its tap, add up to
+the output. The first step is a matrix product and does nearly all the work. torch's convolutions are made for many
+outputs: with one, their backward pass takes longer than with a hundred.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mnvi.moments._torch import is_compiling, is_fused
+from mnvi.moments.affine import Affine
+
+MOST_FUSED_TAPS = 9
+"""Kernels with more taps are a matrix product in compiled code too: so many sums at once no longer fit registers."""
+
+
+def one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
+    """``affine(x, weight)`` for a weight with one output for each group.
+
+    Args:
+        affine: the linear operation.
+        x: its input.
+        weight: one output for each group.
+
+    Example:
+        >>> import torch
+        >>> one_channel(Affine((1,), (0,), (1,), False, (0,)), torch.ones(1, 2, 4), torch.ones(1, 2, 3))
+        tensor([[[6., 6.]]])
+    """
+    if affine.stride is None:
+        return (x * weight[0]).sum(-1, keepdim=True) if is_fused() else F.linear(x, weight)
+    if affine.transposed or affine.groups > 1 or (is_compiling() and not is_fused()):
+        return affine(x, weight)
+    if x.dim() == len(affine.stride) + 1:
+        return one_channel(affine, x[None], weight)[0]
+    if math.prod(weight.shape[2:]) == 1 and not any(affine.padding) and set(affine.stride) == {1}:
+        return _maps(x, weight)
+    maps = F.pad(_maps(x, weight), _margins(affine))
+    shifted = [maps[:, k : k + 1][window] for k, window in enumerate(_windows(affine, x, weight))]
+    total = shifted[0]
+    for term in shifted[1:]:
+        total = total + term
+    return total
+
+
+def one_channel_gradients(
+    affine: Affine, grad: Tensor, x: Tensor, weight: Tensor, to_x: bool, to_weight: bool
+) -> tuple[Any, Any]:
+    """Gradients of :func:`one_channel` with respect to ``x`` and ``weight``, None for those not requested."""
+    if affine.stride is None or affine.transposed or affine.groups > 1:
+        return affine.gradients(grad, x, weight, to_x, to_weight)
+    if x.dim() == len(affine.stride) + 1:
+        g_x, g_weight = one_channel_gradients(affine, grad[None], x[None], weight, to_x, to_weight)
+        return (None if g_x is None else g_x[0]), g_weight
+    taps = weight[0].flatten(1)  # [in, taps]
+    maps = _shifted_back(affine, grad, x, weight)  # [taps, batch, positions...]
+    g_x = g_weight = None
+    if _channels_last(x):
+        flat = maps.flatten(1)  # [taps, batch · positions]
+        if to_x:
+            g_x = (flat.T @ taps.T).view(len(x), *x.shape[2:], -1).movedim(-1, 1)
+        if to_weight:
+            g_weight = (flat @ x.movedim(1, -1).reshape(-1, x.shape[1])).T
+    else:
+        flat = maps.flatten(2).transpose(0, 1)  # [batch, taps, positions]
+        if to_x:
+            g_x = (taps @ flat).view(x.shape)
+        if to_weight:
+            g_weight = torch.bmm(x.flatten(2), flat.transpose(1, 2)).sum(0)
+    return g_x, None if g_weight is None else g_weight.reshape(weight.shape)
+
+
+def _maps(x: Tensor, weight: Tensor) -> Tensor:
+    """Σ_j b_jk x_j for each tap k: [batch, taps, positions...]."""
+    taps = weight[0].flatten(1)  # [in, taps]
+    if is_fused() and taps.shape[1] <= MOST_FUSED_TAPS:  # one pass over x, together with what computes x
+        channels = (-1, *(1,) * (x.dim() - 2))
+        sums = [(x * taps[:, k].view(channels)).sum(1, keepdim=True) for k in range(taps.shape[1])]
+        return sums[0] if len(sums) == 1 else torch.cat(sums, 1)
+    if _channels_last(x):
+        return (x.movedim(1, -1) @ taps).movedim(-1, 1)
+    return (taps.T @ x.flatten(2)).unflatten(2, x.shape[2:])
+
+
+def _channels_last(x: Tensor) -> bool:
+    return x.dim() > 2 and x.stride(1) == 1 and x.shape[1] > 1
+
+
+def _margins(affine: Affine) -> list[int]:
+    """Zero padding in the order of ``F.pad``: the last dimension first, both of its sides."""
+    return [margin for margin in reversed(affine.padding) for _ in range(2)]
+
+
+def _windows(affine: Affine, x: Tensor, weight: Tensor) -> Iterator[tuple[Any, ...]]:
+    """For each tap of the kernel, the part of the padded input that it meets."""
+    assert affine.stride is not None
+    kernel = weight.shape[2:]
+    lengths = [
+        size + 2 * margin - gap * (taps - 1)
+        for size, margin, gap, taps in zip(x.shape[2:], affine.padding, affine.dilation, kernel, strict=True)
+    ]
+    for place in itertools.product(*(range(taps) for taps in kernel)):
+        starts = [k * gap for k, gap in zip(place, affine.dilation, strict=True)]
+        sides = zip(starts, lengths, affine.stride, strict=True)
+        yield ..., *(slice(start, start + length, step) for start, length, step in sides)
+
+
+def _shifted_back(affine: Affine, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of every tap's map, [taps, batch, positions...]: the output's gradient, where the tap met it."""
+    padded = [size + 2 * margin for size, margin in zip(x.shape[2:], affine.padding, strict=True)]
+    maps = grad.new_zeros(math.prod(weight.shape[2:]), len(x), *padded)
+    for k, window in enumerate(_windows(affine, x, weight)):
+        maps[k][window] = grad[:, 0]
+    inside = tuple(slice(m, m + size) for size, m in zip(x.shape[2:], affine.padding, strict=True))
+    return maps[:, :, *inside]
