@@ -69,6 +69,7 @@ def test_moments_import_nothing_but_torch_and_themselves(path: Path) -> None:
         "dataclasses",
         "contextlib",
         "functools",
+        "itertools",
         "math",
         "numbers",
         "sys",
