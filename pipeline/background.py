@@ -1,10 +1,16 @@
-"""Work that repeats beside the main work."""
+"""Work beside the main work: what repeats, and what threads do ahead."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -30,3 +36,14 @@ def repeating(work: Callable[[], None], every: float, name: str, patience: float
     finally:
         stop.set()
         thread.join(patience)
+
+
+def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:
+    """The results of ``work`` in the order of the items, of which at most ``most`` are in work."""
+    waiting: deque[Future[R]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) == most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

@@ -1,6 +1,9 @@
 """Files in storage, named by the digest of their content: uploaded once, fetched once per node, checked on arrival.
 
 A list of files is stored under its own digest. That one digest is all a worker needs to fetch the whole set.
+
+A folder may state the SHA-256 of its large files in checksums.json. These files are not hashed again when they are
+published, and a node fetches each of them only when it is read (:func:`pipeline.large_files.local`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,11 +22,17 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock
 
 from pipeline import files, storage
-from pipeline.console import say
+from pipeline.console import progress, say
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
 
 NODE_CACHE = "MNVI_NODE_CACHE"
+CHECKSUMS = "checksums.json"
+AT_A_TIME = 8  # uploads
+
+
+class NotInStorage(StudyError):
+    """Storage answers, but does not have the file: there is no use in trying again."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +43,41 @@ class Contents:
     digest: str  # of their list
 
     def here(self) -> Path:
-        """A folder on this node with the files; the first process fetches them, others on the node wait for it."""
+        """A folder on this node with all but the large files; the first process fetches them, others on the node wait.
+
+        A file beside the folder says where the large ones are.
+        """
         cache = node_cache()
         folder = cache / self.digest
         with FileLock(cache / f"{self.digest}.lock"):
             if not folder.exists():
+                files.write_json(origin(folder), str(self.root))
                 with files.replacing(folder) as temporary:
-                    self.write(temporary)
+                    self.write(temporary, large=False)
         return folder
 
-    def write(self, folder: Path) -> None:
-        """Fetches the files into a folder."""
+    def write(self, folder: Path, large: bool = True) -> None:
+        """Fetches the files into a folder.
+
+        Args:
+            large: whether to fetch also the files that checksums.json names.
+        """
         listed = self.listed()
+        if not large and CHECKSUMS in listed:
+            folder.mkdir(parents=True, exist_ok=True)
+            fetch(self.root, listed[CHECKSUMS], folder / CHECKSUMS)
+            listed = {name: digest for name, digest in listed.items() if name not in checksums(folder)}
         for name, digest in listed.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _fetch(self.root, digest, target)
+            fetch(self.root, digest, target)
         say(f"{len(listed)} files, {readable_size(folder)}, fetched from {self.root}")
 
     def listed(self) -> dict[str, str]:
         """Names and digests."""
         with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
             copy = Path(folder) / "list.json"
-            _fetch(self.root, self.digest, copy)
+            fetch(self.root, self.digest, copy)
             listed: dict[str, str] = json.loads(copy.read_bytes())
         for name in listed:
             storage.check_inside(_place(self.root, self.digest), PurePosixPath(name))
@@ -64,13 +86,19 @@ class Contents:
 
 def publish(given: Mapping[str, Path], root: Anywhere) -> Contents:
     """Uploads files and folders under these names; skips content that storage already has."""
-    listed = {}
+    listed: dict[str, str] = {}
+    waiting: list[tuple[Path, str]] = []
     for name, path in given.items():
-        below = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-        for file in below:
-            digest = files.sha256(file)
-            _put(file, root, digest)
-            listed[(PurePosixPath(name) / file.relative_to(path)).as_posix()] = digest
+        stated = checksums(path)
+        present = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        for file in sorted({*present, *(path / large for large in stated)}):
+            inside = file.relative_to(path).as_posix()
+            digest = stated.get(inside) or files.sha256(file)
+            waiting.append((file, digest))
+            listed[(PurePosixPath(name) / inside).as_posix()] = digest
+    with ThreadPoolExecutor(AT_A_TIME) as pool, progress(f"upload to {root}", len(waiting), "files") as bar:
+        for _ in pool.map(lambda one: _put(one[0], root, one[1]), waiting):
+            bar.advance()
     text = json.dumps(listed, sort_keys=True).encode()
     digest = hashlib.sha256(text).hexdigest()
     with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
@@ -78,6 +106,20 @@ def publish(given: Mapping[str, Path], root: Anywhere) -> Contents:
         copy.write_bytes(text)
         _put(copy, root, digest)
     return Contents(root, digest)
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of a folder's large files, by name; empty if it has none."""
+    path = folder / CHECKSUMS
+    stated: dict[str, str] = files.read_json(path, "python -m pipeline.prepare") if path.exists() else {}
+    for name in stated:
+        storage.check_inside(folder, PurePosixPath(name))
+    return stated
+
+
+def origin(folder: Path) -> Path:
+    """The file beside a fetched folder that names the storage of its large files."""
+    return folder.with_name(f"{folder.name}.origin.json")
 
 
 def node_cache() -> Path:
@@ -114,15 +156,18 @@ def _put(file: Path, root: Anywhere, digest: str) -> None:
     place = _place(root, digest)
     if place.exists():
         return
+    if not file.exists():
+        raise StudyError(f"{file}: is neither here nor in {root}; write it again with `python -m pipeline.prepare`")
     storage.put(file, place)
 
 
-def _fetch(root: Anywhere, digest: str, target: Path) -> None:
+def fetch(root: Anywhere, digest: str, target: Path) -> None:
+    """Copies the file with this digest from storage, and checks it."""
     place = _place(root, digest)
     try:
         storage.fetch(place, target)
     except FileNotFoundError as error:
-        raise StudyError(f"{place}: is not in storage; run the same command again to upload it") from error
+        raise NotInStorage(f"{place}: is not in storage; run the same command again to upload it") from error
     if files.sha256(target) != digest:
         raise StudyError(
             f"{place}: was altered or damaged: the SHA-256 of its content is not its name; delete it and run the same "

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -100,13 +100,17 @@ class Remote:
     @contextmanager
     def replacing(self) -> Iterator[Path]:
         """A local path for a file that replaces this one if the block succeeds."""
-        from pyarrow.fs import copy_files
-
         with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:
             temporary = Path(folder) / self.name
             yield temporary
-            with self._reached("written") as (system, path):
-                copy_files(str(temporary), path, destination_filesystem=system)  # visible once it is whole
+            self.put(temporary)
+
+    def put(self, file: Path) -> None:
+        """Uploads a file from where it is; it becomes visible once it is whole."""
+        from pyarrow.fs import copy_files
+
+        with self._reached("written") as (system, path):
+            copy_files(str(file), path, destination_filesystem=system)
 
     def copy_to(self, copy: Path) -> None:
         from pyarrow.fs import copy_files
@@ -195,7 +199,10 @@ def fetch(place: Anywhere, target: Path) -> None:
 
 def put(file: Path, place: Anywhere) -> None:
     """Copies a file to storage, where it appears only once it is complete."""
-    with _replacing(place) as temporary:
+    if isinstance(place, Remote):
+        place.put(file)
+        return
+    with files.replacing(place) as temporary:
         shutil.copyfile(file, temporary)
 
 
@@ -238,10 +245,6 @@ def read_json(place: Anywhere, made_by: str) -> Any:
 
 def read_tensors(place: Anywhere, made_by: str) -> Any:
     return _read(place, lambda path: files.read_tensors(path, made_by))
-
-
-def _replacing(place: Anywhere) -> AbstractContextManager[Path]:
-    return place.replacing() if isinstance(place, Remote) else files.replacing(place)
 
 
 def _write(place: Anywhere, write: Callable[[Path], None]) -> None:

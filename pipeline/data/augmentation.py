@@ -1,7 +1,8 @@
 """From stored bytes to a network's input: random changes of whole batches of tensors, then normalisation.
 
 Every image of a batch has its own random numbers. All of them come from the caller's generator, so the same generator
-state gives the same batch. Colours change in a fixed order: brightness, contrast, saturation, hue, gamma.
+state gives the same batch. Photographs change one by one, each with its own generator, before they form a batch.
+Colours change in a fixed order: brightness, contrast, saturation, hue, gamma.
 
 Shapes: b images, c channels, h × w pixels; colours are floats in [0, 1] before normalisation.
 """
@@ -55,26 +56,49 @@ AUGMENTATIONS = {
 
 def transform(name: str, normalisation: str, training: bool) -> Callable[[Batch, Generator], Tensor]:
     """Returns a function that turns a stored batch and a generator into float32 [b, c, h, w]."""
-    augmentation = _known("augmentation", name, AUGMENTATIONS)
-    mean, std = _known("normalisation", normalisation, normalisations())
+    how, normalise = augmentation(name), normaliser(normalisation)
 
     def apply(batch: Batch, generator: Generator) -> Tensor:
-        images = _pixels(batch, augmentation.crop, generator if training else None)
-        if images.shape[1] != len(mean):
-            raise StudyError(f"normalisation: {normalisation} is for {len(mean)} channels, not {images.shape[1]}")
-        colours = images.float() / 255
-        if training:
-            colours = _geometry(colours, augmentation, generator)
-            colours = _colours(colours, augmentation, generator)
-        centre, width = (torch.tensor(values, device=colours.device).view(1, -1, 1, 1) for values in (mean, std))
-        return (colours - centre) / width
+        images = _pixels(batch, how.crop, generator if training else None)
+        if not training:
+            return normalise(images)
+        return normalise(_colours(_geometry(images.float() / 255, how, generator), how, generator))
 
     return apply
 
 
+def augmentation(name: str) -> Augmentation:
+    return _known("augmentation", name, AUGMENTATIONS)
+
+
+def normaliser(name: str) -> Callable[[Tensor], Tensor]:
+    """Returns a function that turns bytes, or colours in [0, 1], into float32 with the set's mean and deviation."""
+    mean, std = _known("normalisation", name, normalisations())
+
+    def normalise(images: Tensor) -> Tensor:
+        if images.shape[1] != len(mean):
+            raise StudyError(f"normalisation: {name} is for {len(mean)} channels, not {images.shape[1]}")
+        colours = images.float() / 255 if images.dtype == torch.uint8 else images
+        centre, width = (torch.tensor(values, device=colours.device).view(1, -1, 1, 1) for values in (mean, std))
+        return (colours - centre) / width
+
+    return normalise
+
+
+def changed(photo: Tensor, how: Augmentation, generator: Generator) -> Tensor:
+    """A photograph, uint8 [c, h, w], changed for training.
+
+    Crops and flips leave bytes, a quarter of what has to be moved; rotations and colours return floats in [0, 1].
+    """
+    images = _pixels([photo], how.crop, generator)
+    if how.rotation or how.translation or how.scale or how.colour or how.hue or how.gamma:
+        images = images.float() / 255
+    return _colours(_geometry(images, how, generator), how, generator)[0]
+
+
 def as_asked(name: str, batch: Batch) -> Tensor:
     """Stored images as evaluation sees them, before normalisation: uint8 [b, c, h, w]."""
-    return _pixels(batch, _known("augmentation", name, AUGMENTATIONS).crop, None)
+    return _pixels(batch, augmentation(name).crop, None)
 
 
 def in_pixels(normalisation: str) -> dict[str, list[float]]:
@@ -93,12 +117,14 @@ def _pixels(batch: Batch, crop: int | None, generator: Generator | None) -> Tens
     """uint8 [b, c, h, w], cropped at random if there is a generator, else from the centre."""
     if crop is not None:
         return torch.stack([_crop(image, crop, generator) for image in batch])
-    if isinstance(batch, Tensor):
-        return batch
-    sizes = {tuple(image.shape) for image in batch}
-    if len(sizes) > 1:
+    return batch if isinstance(batch, Tensor) else stacked(batch)
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:
+    """Images of one size as a batch."""
+    if len({tuple(image.shape) for image in images}) > 1:
         raise StudyError("augmentation: images of different sizes need a crop, such as that of imagenet-paper")
-    return torch.stack(list(batch))
+    return torch.stack(list(images))
 
 
 def _crop(image: Tensor, size: int, generator: Generator | None) -> Tensor:

@@ -1,9 +1,9 @@
-"""Folders of photographs with one subfolder per class, decoded once. The smaller side gets a fixed length; the longer
-one keeps the aspect ratio, so sizes differ.
+"""Folders of photographs with one subfolder per class. The smaller side gets a fixed length; the longer one keeps the
+aspect ratio, so sizes differ.
 
-A part consists of one file of pixels and a table of (offset, height, width): reading a batch takes a few reads and no
-decoding. Images are decoded class by class into work/; after an interruption, finished classes are not decoded again.
-The prepared folder holds hard links to the files in work/, which is emptied once the folder is in place.
+They become JPEGs in shards (:mod:`pipeline.data.shard_format`), which are written into work/; after an interruption,
+finished shards are not written again. The prepared folder holds hard links to the shards in work/, which is emptied
+once the folder is in place.
 """
 
 from __future__ import annotations
@@ -12,58 +12,45 @@ import hashlib
 import os
 import shutil
 import warnings
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from pipeline import files
-from pipeline.console import Progress, progress, say
-from pipeline.data import splits
+from pipeline.blobs import CHECKSUMS
+from pipeline.console import progress, say
+from pipeline.data import shard_format, splits
+from pipeline.data.shard_writing import Writer, Written
 from pipeline.data.sources import MIRROR, MissingData, mirror
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 
 WORK = Path("work/prepare")
 ENDINGS = {".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"}
-# Pillow tries only these formats, whatever the file's name. For PostScript it would start another program.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 SHOWN = 50  # unreadable files that the error names
-AHEAD = 64  # images decoded ahead of writing; bounds memory
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """A decoded part: the path of its pixels in work/, and the contents of its other files."""
-
-    pixels: Path
-    layout: np.ndarray  # int64 [n, 3]: offset, height, width
-    labels: np.ndarray  # int64 [n]
-    digest: str
 
 
 @dataclass(frozen=True)
 class FoundFolder:
-    work: Path  # holds the decoded pixels; not needed once everything is written
-    parts: dict[str, Pieces]
-    indices: dict[str, np.ndarray]
+    work: Path  # holds the shards; not needed once everything is in place
+    parts: dict[str, Written]
     summary: dict[str, Any]
 
     def write(self, folder: Path) -> None:
-        for name, index in self.indices.items():
-            np.save(folder / f"{name}_index.npy", index)
-        for part, pieces in self.parts.items():
-            np.save(folder / f"{part}_layout.npy", pieces.layout)
-            np.save(folder / f"{part}_labels.npy", pieces.labels)
-            _link(pieces.pixels, folder / f"{part}_pixels.bin")
+        for part, written in self.parts.items():
+            np.save(folder / f"{part}_places.npy", written.places)
+            np.save(folder / f"{part}_labels.npy", written.labels)
+            for shard in written.shards:
+                _link(shard, folder / shard.name)
+        sums = {name: digest for written in self.parts.values() for name, digest in written.checksums.items()}
+        files.write_json(folder / CHECKSUMS, sums)
 
 
 def _link(path: Path, name: Path) -> None:
-    """Gives the file a second name: the decoded pixels stay in work/ until the whole folder is in place."""
+    """Gives the file a second name: the shards stay in work/ until the whole folder is in place."""
     try:
         os.link(path, name)
     except OSError:  # the name is on another disk, or the disk has no hard links
@@ -71,7 +58,7 @@ def _link(path: Path, name: Path) -> None:
 
 
 def find_folder(dataset: Dataset, work: Path = WORK) -> FoundFolder:
-    """Decodes and splits the folder of images that an entry of params.yaml names."""
+    """Splits the folder of images that an entry of params.yaml names, and writes its shards."""
     listings = {part: _listing(dataset, part) for part in ("train", "test") if getattr(dataset, part) is not None}
     if "test" not in listings:
         raise StudyError(f"datasets.{dataset.name}: needs `test`, a folder with one subfolder of images per class")
@@ -79,21 +66,36 @@ def find_folder(dataset: Dataset, work: Path = WORK) -> FoundFolder:
     _check_classes(dataset, listings)
     if dataset.size is None or dataset.size < 1:
         raise StudyError(f"datasets.{dataset.name}.size: {dataset.size}; expected the smaller side in pixels")
-    indices = {}
-    if "train" in listings:
-        rows = sum(map(len, listings["train"].values()))
-        train, validation = splits.validation(rows, dataset.validation or 0, dataset.name)
-        indices = {"train": train, "validation": validation}
-    parts = _decode(dataset, listings, work)
+    parts = _written(dataset, _rows(dataset, listings), work)
     summary = {
-        "digest": hashlib.sha256("".join(pieces.digest for pieces in parts.values()).encode()).hexdigest(),
+        "digest": hashlib.sha256("".join(written.digest for written in parts.values()).encode()).hexdigest(),
         "source": ", ".join(str(getattr(dataset, part)) for part in listings),
         "classes": classes,
         "size": dataset.size,
-        "rows": {part: len(pieces.labels) for part, pieces in parts.items()},
-        "validation": len(indices.get("validation", ())),
+        "per_shard": shard_format.PER_SHARD,
+        "rows": {part: sum(map(len, listing.values())) for part, listing in listings.items()},
+        "validation": len(parts["validation"].labels) if "validation" in parts else 0,
     }
-    return FoundFolder(work / dataset.name, parts, indices, summary)
+    return FoundFolder(work / dataset.name, parts, summary)
+
+
+Rows = tuple[list[Path], np.ndarray]
+"""The photographs of a part in the order of their rows, and their labels."""
+
+
+def _rows(dataset: Dataset, listings: dict[str, Listing]) -> dict[str, Rows]:
+    """Test rows are in the order of their names, the others in random order."""
+    rows = {}
+    for name, listing in listings.items():
+        paths = [path for found in listing.values() for path in found]
+        labels = np.repeat(np.arange(len(listing), dtype=np.int64), [len(found) for found in listing.values()])
+        chosen = {"test": np.arange(len(paths))}
+        if name == "train":
+            train, validation = splits.shuffled(len(paths), dataset.validation or 0, dataset.name)
+            chosen = {"train": train, "validation": validation}
+        for part, order in chosen.items():
+            rows[part] = [paths[row] for row in order], labels[order]
+    return rows
 
 
 Listing = dict[str, list[Path]]
@@ -138,145 +140,25 @@ def _check_classes(dataset: Dataset, listings: dict[str, Listing]) -> None:
         )
 
 
-def _decode(dataset: Dataset, listings: dict[str, Listing], work: Path) -> dict[str, Pieces]:
-    total = sum(len(paths) for listing in listings.values() for paths in listing.values())
+def _written(dataset: Dataset, rows: dict[str, Rows], work: Path) -> dict[str, Written]:
+    total = sum(len(paths) for paths, _ in rows.values())
     unreadable: list[str] = []
-    decoders = [
-        Decoder(work / dataset.name / part, listing, dataset.size or 0, unreadable)
-        for part, listing in listings.items()
-    ]
-    done = sum(decoder.done() for decoder in decoders)
+    writers = {
+        part: Writer(work / dataset.name / part, part, paths, labels, dataset.size or 0, unreadable)
+        for part, (paths, labels) in rows.items()
+    }
+    done = sum(writer.done() for writer in writers.values())
     if done:
-        say(f"{dataset.name}: {done} of {total} images are already decoded")
+        say(f"{dataset.name}: {done} of {total} images are already written")
     with warnings.catch_warnings(), progress(dataset.name, total, "images", done) as bar:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        for decoder in decoders:
-            decoder.run(bar)
+        for writer in writers.values():
+            writer.run(bar)
     if unreadable:
         more = f"\n  and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
         shown = "".join(f"\n  {line}" for line in unreadable[:SHOWN])
         raise StudyError(
             f"datasets.{dataset.name}: {len(unreadable)} of {total} images cannot be read:{shown}{more}\n"
-            "Replace or remove these files and run the same command again; finished classes are not decoded again."
+            "Replace or remove these files and run the same command again; finished shards are not written again."
         )
-    return {part: decoder.pieces() for part, decoder in zip(listings, decoders, strict=True)}
-
-
-class Decoder:
-    """Decodes one part class by class and appends the pixels to one file; a note per finished class says where."""
-
-    def __init__(self, folder: Path, listing: Listing, size: int, unreadable: list[str]) -> None:
-        self.listing, self.size, self.unreadable = listing, size, unreadable
-        self.pixels, self._notes = folder / "pixels.bin", folder / "classes"
-        self._marks = {name: _mark(paths, size) for name, paths in listing.items()}
-        self._done = self._read_notes()
-
-    def done(self) -> int:
-        return sum(len(self.listing[name]) for name in self._done)
-
-    def run(self, bar: Progress) -> None:
-        if self.pixels.exists() and len(self._done) == len(self.listing) and self.pixels.stat().st_size == self._end():
-            return
-        try:
-            self.pixels.parent.mkdir(parents=True, exist_ok=True)
-            self._unlink()
-            with self.pixels.open("ab") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-                self._append(file, pool, bar)
-        except OSError as error:
-            raise StudyError(
-                f"{self.pixels}: cannot be written ({error.strerror or error}); free some space or make its folder "
-                "writable, then run the same command again"
-            ) from error
-
-    def _end(self) -> int:
-        return max((note["end"] for note in self._done.values()), default=0)
-
-    def _unlink(self) -> None:
-        """Makes the file our own before we append to it: if an earlier run was killed before it emptied work/, the
-        prepared folder may still hold a hard link to it.
-        """
-        if self.pixels.exists() and self.pixels.stat().st_nlink > 1:
-            with files.replacing(self.pixels) as own:
-                shutil.copyfile(self.pixels, own)
-
-    def _append(self, file: IO[bytes], pool: ThreadPoolExecutor, bar: Progress) -> None:
-        end = self._end()
-        for name, paths in self.listing.items():
-            if name not in self._done:
-                file.truncate(end)
-                note = self._class(paths, end, file, pool, bar)
-                if note is not None:
-                    self._done[name] = {"mark": self._marks[name], **note}
-                    end = note["end"]
-                    files.write_json(self._notes / f"{name}.json", self._done[name])
-        file.truncate(end)
-
-    def pieces(self) -> Pieces:
-        entries = [self._done[name] for name in self.listing]
-        layout, labels = [], []
-        for label, entry in enumerate(entries):
-            offset = entry["start"]
-            for height, width in entry["sizes"]:
-                layout.append((offset, height, width))
-                labels.append(label)
-                offset += 3 * height * width
-        text = "".join(f"{name} {entry['digest']}\n" for name, entry in zip(self.listing, entries, strict=True))
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return Pieces(self.pixels, np.array(layout, np.int64), np.array(labels, np.int64), digest)
-
-    def _class(
-        self, paths: list[Path], start: int, file: IO[bytes], pool: ThreadPoolExecutor, bar: Progress
-    ) -> dict[str, Any] | None:
-        """Appends the images of a class; returns None if one of them cannot be read."""
-        sizes, digest, end, whole = [], hashlib.sha256(), start, True
-        for image in _decoded(paths, self.size, pool):
-            bar.advance()
-            if isinstance(image, str):
-                self.unreadable.append(image)
-                whole = False
-            elif whole:
-                data = image.tobytes()
-                file.write(data)
-                sizes.append(image.shape[1:])
-                digest.update(f"{image.shape}".encode() + data)
-                end += len(data)
-        file.flush()
-        return {"start": start, "end": end, "sizes": sizes, "digest": digest.hexdigest()} if whole else None
-
-    def _read_notes(self) -> dict[str, dict[str, Any]]:
-        """The notes of the classes whose files, size and pixels are unchanged."""
-        length = self.pixels.stat().st_size if self.pixels.exists() else 0
-        same = {}
-        for name, mark in self._marks.items():
-            path = self._notes / f"{name}.json"
-            if path.exists():
-                note = files.read_json(path, "python -m pipeline.prepare")
-                if note["mark"] == mark and note["end"] <= length:
-                    same[name] = note
-        return same
-
-
-def _decoded(paths: list[Path], size: int, pool: ThreadPoolExecutor) -> Iterable[np.ndarray | str]:
-    for begin in range(0, len(paths), AHEAD):
-        yield from pool.map(lambda path: _image(path, size), paths[begin : begin + AHEAD])
-
-
-def _image(path: Path, size: int) -> np.ndarray | str:
-    """uint8 [3, height, width], or why it cannot be read."""
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            rgb = image.convert("RGB")
-    # On a broken file Pillow's decoders may raise any exception; each of them means that the file is unreadable.
-    except Exception as error:
-        return f"{path}: {error}"
-    shorter = min(rgb.size)
-    if shorter != size:
-        width, height = (size if side == shorter else int(size * side / shorter) for side in rgb.size)
-        rgb = rgb.resize((width, height), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(rgb).transpose(2, 0, 1))
-
-
-def _mark(paths: list[Path], size: int) -> str:
-    """A digest that changes when a file of the class or the size changes."""
-    stats = [(path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths]
-    return hashlib.sha256(repr((size, stats)).encode()).hexdigest()
+    return {part: writer.written() for part, writer in writers.items()}

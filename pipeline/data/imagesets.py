@@ -1,4 +1,4 @@
-"""Prepared images as the stages read them: memory-mapped, a batch at a time."""
+"""Prepared images as the stages read them: memory-mapped arrays, or photographs in shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.summaries import read_array, read_pixels, read_summary
+from pipeline.data.shards import Shards
+from pipeline.data.summaries import read_array, read_summary
 from pipeline.errors import StudyError
 
 PARTS = ("train", "validation", "test")
@@ -28,17 +29,16 @@ class ImageSet:
         stored = "test" if part == "test" else "train"
         if stored not in self.summary["rows"]:
             raise StudyError(f"{folder}: the data set has no {part} part; it is for testing only")
+        self.channels: int = 3 if self.ragged else self.summary["shape"][0]
+        if self.ragged:
+            self.shards = Shards(folder, part, self.summary["per_shard"])
+            self.labels: Tensor = torch.from_numpy(read_array(folder / f"{part}_labels.npy"))
+            return
         labels = read_array(folder / f"{stored}_labels.npy")
         rows = np.arange(len(labels)) if part == "test" else read_array(folder / f"{part}_index.npy")
         self._rows = torch.from_numpy(rows)  # of the stored arrays
-        self.labels: Tensor = torch.from_numpy(labels[rows])
-        if self.ragged:
-            self._layout = read_array(folder / f"{stored}_layout.npy")
-            offset, height, width = self._layout.T
-            end = int((offset + 3 * height * width).max(initial=0))
-            self._pixels = read_pixels(folder / f"{stored}_pixels.bin", end)
-        else:
-            self._images = read_array(folder / f"{stored}_images.npy", mmap_mode="r")
+        self.labels = torch.from_numpy(labels[rows])
+        self._images = read_array(folder / f"{stored}_images.npy", mmap_mode="r")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -48,15 +48,15 @@ class ImageSet:
 
     def take(self, rows: Tensor) -> Tensor | list[Tensor]:
         """The images of these rows: uint8 [b, c, h, w], or a list of uint8 [c, h, w] where sizes differ."""
-        stored = self._rows[rows].numpy()
         if self.ragged:
-            return [self._ragged(row) for row in stored]
-        return torch.from_numpy(self._images[stored])
+            return [self.shards.image(row) for row in rows.tolist()]
+        return torch.from_numpy(self._images[self._rows[rows].numpy()])
 
-    def _ragged(self, row: int) -> Tensor:
-        offset, height, width = (int(number) for number in self._layout[row])
-        pixels = np.array(self._pixels[offset : offset + 3 * height * width])
-        return torch.from_numpy(pixels.reshape(3, height, width))
+    def order(self, examples: int, generator: torch.Generator) -> Tensor:
+        """The first ``examples`` rows in random order, for an epoch."""
+        if self.ragged:
+            return self.shards.order(examples, generator)
+        return torch.randperm(examples, generator=generator)
 
 
 def load_images(folder: str | Path, part: str) -> ImageSet:

@@ -29,9 +29,15 @@ def standard(rows: int, splits: int = STANDARD_SPLITS) -> list[list[int]]:
 
 def validation(rows: int, size: int, data: str) -> tuple[np.ndarray, np.ndarray]:
     """Training and validation rows, both ascending."""
+    train, held_out = shuffled(rows, size, data)
+    return np.sort(train), np.sort(held_out)
+
+
+def shuffled(rows: int, size: int, data: str) -> tuple[np.ndarray, np.ndarray]:
+    """Training and validation rows, both in random order."""
     if not 0 <= size < rows:
         raise StudyError(
             f"datasets.{data}.validation: {size} of {rows} training images; expected at least 0 and fewer than all"
         )
     order = np.random.RandomState(SEED).permutation(rows)
-    return np.sort(order[size:]), np.sort(order[:size])
+    return order[size:], order[:size]

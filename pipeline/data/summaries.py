@@ -28,22 +28,12 @@ def read_array(path: Path, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return array
 
 
-def read_pixels(path: Path, length: int) -> np.ndarray:
-    """Memory-maps a file that has at least ``length`` bytes."""
-    try:
-        pixels = np.memmap(path, np.uint8, mode="r")
-        if len(pixels) < length:
-            raise ValueError(f"it has {len(pixels)} bytes instead of {length}")
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    return pixels
-
-
-def _unreadable(path: Path, error: Exception) -> StudyError:
+def unreadable(path: Path, error: Exception) -> StudyError:
+    """The error for a file of a data set that is missing or damaged."""
     return StudyError(
         f"{path}: cannot be read ({error}); write it again with `python -m pipeline.prepare {path.parent.name}`"
     )

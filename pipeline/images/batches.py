@@ -6,6 +6,7 @@ epoch and step. Each worker takes a contiguous share of it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pipeline.background import ahead
 from pipeline.data.augmentation import Batch
 from pipeline.data.imagesets import ImageSet
 from pipeline.images.group import Group
@@ -62,24 +64,38 @@ class Batches:
         self.images, self.transform, self.group = images, transform, group
         self.size, self.seed, self.accumulate = size, seed, accumulate
         self.examples, self.steps = examples, steps
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._orders: dict[int, Tensor] = {}
 
     def parts(self, epoch: int, step: int) -> list[Part]:
         """This worker's share of a global batch."""
+        pieces = self.pieces(epoch, step)
+        return [self._part(rows, weight, epoch, step, i) for i, (rows, weight) in enumerate(pieces)]
+
+    def pieces(self, epoch: int, step: int) -> list[tuple[Tensor, float]]:
+        """The rows and the weights of the parts."""
         rows = self.rows(epoch, step)
         share = self.group.share(rows)
         if not len(share):
             # The last batch has fewer images than there are workers: this worker takes part with weight zero.
-            return [self._part(rows[:1], 0.0, epoch, step, 0)]
-        pieces = [piece for piece in share.tensor_split(self.accumulate) if len(piece)]
+            return [(rows[:1], 0.0)]
         weight = self.group.size / len(rows)
-        return [self._part(piece, weight * len(piece), epoch, step, i) for i, piece in enumerate(pieces)]
+        return [(piece, weight * len(piece)) for piece in share.tensor_split(self.accumulate) if len(piece)]
+
+    def after(self, epoch: int, step: int) -> tuple[int, int]:
+        """The next step."""
+        return (epoch + 1, 0) if step + 1 >= self.steps else (epoch, step + 1)
 
     def rows(self, epoch: int, step: int) -> Tensor:
         """The global batch."""
-        if self._order[0] != epoch:
-            self._order = epoch, torch.randperm(self.examples, generator=generator(self.seed, "order", epoch))
-        return self._order[1][step * self.size : (step + 1) * self.size]
+        return self.order(epoch)[step * self.size : (step + 1) * self.size]
+
+    def order(self, epoch: int) -> Tensor:
+        """The rows of an epoch."""
+        if epoch not in self._orders:
+            new = self.images.order(self.examples, generator(self.seed, "order", epoch))
+            # Readers that are ahead ask for the next epoch while this one is still in use.
+            self._orders = {known: rows for known, rows in self._orders.items() if known == epoch - 1} | {epoch: new}
+        return self._orders[epoch]
 
     def _part(self, rows: Tensor, weight: float, epoch: int, step: int, piece: int) -> Part:
         noise = generator(self.seed, "augmentation", epoch, step, self.group.rank, piece)
@@ -110,8 +126,7 @@ class Ahead:
         assert self._next is not None
         parts = self._next[1].result()
         self.waited += time.monotonic() - began
-        last = step + 1 >= self.batches.steps
-        self._prepare(*((epoch + 1, 0) if last else (epoch, step + 1)))
+        self._prepare(*self.batches.after(epoch, step))
         return parts
 
     def _prepare(self, epoch: int, step: int) -> None:
@@ -127,14 +142,25 @@ class Ahead:
 
 
 def in_order(images: ImageSet, rows: Tensor, transform: Transform, device: torch.device) -> Iterator[Part]:
-    """Images for evaluation, a bounded number at a time."""
+    """Images for evaluation, a bounded number at a time; threads decode photographs ahead."""
     unused = torch.Generator()  # evaluation transforms are not random
-    for some in rows.split(EVALUATION_BATCH):
+
+    def part(some: Tensor) -> Part:
         pixels = transform(_stored(images, some, device), unused)
-        yield Part(pixels, images.labels[some].to(device), float(len(some)))
+        return Part(pixels.to(device), images.labels[some].to(device), float(len(some)))
+
+    if not images.ragged:
+        yield from map(part, rows.split(EVALUATION_BATCH))
+        return
+    threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads, "images") as pool:
+        yield from ahead(pool, part, rows.split(EVALUATION_BATCH), threads + 1)
 
 
 def _stored(images: ImageSet, rows: Tensor, device: torch.device) -> Batch:
-    """Stored images on the device that transforms them: bytes are a quarter of the network's input, a GPU is faster."""
+    """Stored images on the device that transforms them: bytes are a quarter of the network's input, a GPU is faster.
+
+    Photographs of different sizes stay on the CPU until they form a batch.
+    """
     taken = images.take(rows)
-    return taken.to(device) if isinstance(taken, Tensor) else [image.to(device) for image in taken]
+    return taken.to(device) if isinstance(taken, Tensor) else taken

@@ -80,9 +80,9 @@ def state_folder(cell: Cell, stage: str) -> Anywhere:
 def objective(job: Job) -> mnvi.Objective:
     """The job's network with the weights that training starts from, and its loss."""
     images = load_images(job.data.folder, "train")
-    channels = images.take(torch.tensor([0]))[0].shape[0]
+    examples = num_examples(job, len(images))
     return objectives.build(
-        job.cell, job.seed, classes=len(images.classes), channels=channels, examples=num_examples(job, len(images))
+        job.cell, job.seed, classes=len(images.classes), channels=images.channels, examples=examples
     )
 
 

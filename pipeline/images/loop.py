@@ -35,6 +35,7 @@ from pipeline.images.batches import Ahead, Batches, Part, in_order
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
+from pipeline.images.loading import Loader
 from pipeline.images.randomness import derived_seed
 
 Epoch = dict[str, Any]
@@ -109,15 +110,21 @@ class Loop:
         self._restore()
         for epoch in self.at.history:
             on_epoch(epoch)
-        threads = self.job.cell.resources.cpus_per_worker
-        with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR), Ahead(self.batches, threads) as ahead:
+        with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR), self._reader() as ahead:
             while not self.at.finished:
                 if not self._epoch(ahead, should_stop):
                     break
                 on_epoch(self.at.history[-1])
         return self.at
 
-    def _epoch(self, ahead: Ahead, should_stop: Callable[[], bool]) -> bool:
+    def _reader(self) -> Ahead | Loader:
+        """Prepares images beside the steps: small ones in a thread, photographs in processes, one for each CPU."""
+        cpus, recipe = self.job.cell.resources.cpus_per_worker, self.recipe
+        if not self.batches.images.ragged:
+            return Ahead(self.batches, cpus)
+        return Loader(self.batches, recipe.augmentation or "none", str(recipe.normalisation), cpus)
+
+    def _epoch(self, ahead: Ahead | Loader, should_stop: Callable[[], bool]) -> bool:
         """Trains one epoch; returns whether it ran to its end."""
         at, started = self.at, time.monotonic() - self.at.seconds
         resumed, ahead.waited = time.monotonic(), 0.0
@@ -155,7 +162,7 @@ class Loop:
         self._save()
         return True
 
-    def _step(self, ahead: Ahead, should_stop: Callable[[], bool]) -> bool:
+    def _step(self, ahead: Ahead | Loader, should_stop: Callable[[], bool]) -> bool:
         at, rank = self.at, self.group.rank
         parts = ahead.parts(at.epoch, at.step)
         torch.manual_seed(derived_seed(self.job.seed, "noise", at.epoch, at.step, rank))

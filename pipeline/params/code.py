@@ -50,6 +50,7 @@ AROUND = (
     "pipeline.git",
     "pipeline.images.checkpoints",
     "pipeline.images.workers",
+    "pipeline.large_files",
     "pipeline.masking",
     "pipeline.missing",
     "pipeline.names",

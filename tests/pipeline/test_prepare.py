@@ -142,17 +142,17 @@ def test_reading_what_was_not_prepared_names_the_command(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_stopped_while_decoding_it_goes_on_from_there(tmp_path: Path, how: signal.Signals) -> None:
-    noise = np.random.RandomState(0).randint(256, size=(500, 600, 3)).astype(np.uint8)
+def test_stopped_while_writing_shards_it_goes_on_from_there(tmp_path: Path, how: signal.Signals) -> None:
+    noise = np.random.RandomState(0).randint(256, size=(64, 64, 3)).astype(np.uint8)
     for c in range(12):
-        for i in range(12):
+        for i in range(200):
             path = tmp_path / "photos" / f"n{c:02}" / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(np.roll(noise, 31 * c + i, axis=0)[::2, ::2]).save(path, compress_level=0)
-    entry: dict[str, Any] = {"kind": "folder", "test": str(tmp_path / "photos"), "size": 256}
+            Image.fromarray(np.roll(noise, (c, i), axis=(0, 1))).save(path, compress_level=0)
+    entry: dict[str, Any] = {"kind": "folder", "test": str(tmp_path / "photos"), "size": 128}
     own_params(tmp_path, {"stopped": entry})
     process = subprocess.Popen(command("stopped"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
-    note = tmp_path / "work/prepare/stopped/test/classes/n01.json"
+    note = tmp_path / "work/prepare/stopped/test/test-00000.json"
     while process.poll() is None and not note.exists():
         time.sleep(0.001)
     process.send_signal(how)
@@ -160,7 +160,7 @@ def test_stopped_while_decoding_it_goes_on_from_there(tmp_path: Path, how: signa
     assert process.returncode == {signal.SIGKILL: -9, signal.SIGINT: 130}[how]
     assert not (tmp_path / "data/stopped").exists()
     again = run(tmp_path, "stopped")
-    assert again.returncode == 0 and "of 144 images are already decoded" in again.stderr
+    assert again.returncode == 0 and "1024 of 2400 images are already written" in again.stderr
     whole = find_folder(Dataset(name="whole", **entry), tmp_path / "whole").summary["digest"]
     assert json.loads((tmp_path / "data/stopped/summary.json").read_text())["digest"] == whole
-    assert len(load_images(tmp_path / "data/stopped", "test")) == 144
+    assert len(load_images(tmp_path / "data/stopped", "test")) == 2400

@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from PIL import Image
 
 from mnvi._torchvision import torchvision
 from pipeline import files
-from pipeline.data import folders, image_sources, splits
+from pipeline.data import image_sources, shard_format, shard_writing, splits
 from pipeline.data.folders import find_folder
 from pipeline.data.image_arrays import find_images
 from pipeline.data.imagesets import load_images
@@ -207,8 +208,9 @@ def photo(path: Path, width: int, height: int, mode: str = "RGB") -> None:
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    """Three classes, photographs of different sizes, some of them grey."""
+    """Three classes, photographs of different sizes, some of them grey; four of them make a shard."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shard_format, "PER_SHARD", 4)
     for part, count in (("train", 4), ("val", 2)):
         for c, name in enumerate(("n01", "n02", "n03")):
             for i in range(count):
@@ -218,14 +220,23 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     )
 
 
-def test_photographs_are_stored_as_torchvision_would_load_them(photos: Dataset) -> None:
-    prepare(photos, "stop")
+def as_jpeg(image: Image.Image) -> torch.Tensor:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90)
+    return torchvision.transforms.functional.pil_to_tensor(Image.open(buffer))
+
+
+@pytest.mark.parametrize(
+    ("size", "stored"), [(32, torchvision.transforms.PILToTensor()), (64, as_jpeg)], ids=["exact", "jpeg"]
+)
+def test_photographs_are_stored_as_torchvision_would_resize_them(
+    photos: Dataset, size: int, stored: Callable[[Image.Image], torch.Tensor]
+) -> None:
+    prepare(replace(photos, size=size), "stop")
     test = load_images("data/p", "test")
     expected = torchvision.datasets.ImageFolder(
         str(photos.test),
-        transform=torchvision.transforms.Compose(
-            [torchvision.transforms.Resize(32), torchvision.transforms.PILToTensor()]
-        ),
+        transform=torchvision.transforms.Compose([torchvision.transforms.Resize(size), stored]),
     )
     taken = test.take(torch.arange(len(test)))
     assert isinstance(taken, list) and test.ragged and test.classes == expected.classes
@@ -238,14 +249,14 @@ def test_photographs_are_stored_as_torchvision_would_load_them(photos: Dataset) 
 
 
 @pytest.mark.parametrize("bytes_left", (-1, 0, None))
-def test_pixels_that_are_cut_off_or_gone_are_named(photos: Dataset, bytes_left: int | None) -> None:
+def test_shards_that_are_cut_off_or_gone_are_named(photos: Dataset, bytes_left: int | None) -> None:
     prepare(photos, "stop")
-    path = Path("data/p/test_pixels.bin")
+    path = Path("data/p/test-00000.shard")
     content = path.read_bytes()
     path.unlink()
     if bytes_left is not None:
         path.write_bytes(content[:bytes_left])
-    with pytest.raises(StudyError, match=r"test_pixels\.bin: cannot be read .*`python -m pipeline\.prepare p`"):
+    with pytest.raises(StudyError, match=r"test-00000\.shard: cannot be read .*`python -m pipeline\.prepare p`"):
         load_images("data/p", "test")
     assert len(load_images("data/p", "train"))
 
@@ -270,7 +281,7 @@ def test_a_relative_path_is_looked_for_in_the_mirror(
 
 def test_every_unreadable_image_is_named_and_what_was_read_stays_read(photos: Dataset, tmp_path: Path, capsys) -> None:
     undisturbed = find_folder(photos, tmp_path / "other").summary["digest"]
-    bad = [tmp_path / "train/n02/0.JPEG", tmp_path / "train/n02/3.JPEG", tmp_path / "val/n03/1.JPEG"]
+    bad = [tmp_path / "val/n01/0.JPEG", tmp_path / "val/n02/1.JPEG", tmp_path / "val/n03/1.JPEG"]
     whole = [path.read_bytes() for path in bad]
     for path, content in zip(bad, (whole[0][: len(whole[0]) // 2], b"", b"not an image"), strict=True):
         path.write_bytes(content)
@@ -281,17 +292,15 @@ def test_every_unreadable_image_is_named_and_what_was_read_stays_read(photos: Da
         path.write_bytes(content)
     capsys.readouterr()
     prepare(photos, "stop")
-    assert "12 of 18 images are already decoded" in capsys.readouterr().err
+    assert "12 of 18 images are already written" in capsys.readouterr().err
     assert json.loads(Path("data/p/summary.json").read_text())["digest"] == undisturbed
     test = load_images("data/p", "test")
-    fresh = find_folder(photos).parts["test"]
-    pixels = np.fromfile(fresh.pixels, np.uint8)
-    for row, (offset, height, width) in enumerate(fresh.layout):
-        image = pixels[offset : offset + 3 * height * width].reshape(3, height, width)
-        np.testing.assert_array_equal(test.take(torch.tensor([row]))[0], image)
+    fresh = find_folder(photos, tmp_path / "fresh").parts["test"]
+    content = b"".join(shard.read_bytes() for shard in fresh.shards)
+    assert b"".join(test.shards.read(row) for row in range(len(test))) == content
 
 
-def test_a_changed_photograph_is_decoded_again(photos: Dataset, tmp_path: Path) -> None:
+def test_a_changed_photograph_is_read_again(photos: Dataset, tmp_path: Path) -> None:
     before = find_folder(photos).summary["digest"]
     assert find_folder(photos).summary["digest"] == before
     photo(tmp_path / "train/n02/0.JPEG", 61, 47)
@@ -300,9 +309,9 @@ def test_a_changed_photograph_is_decoded_again(photos: Dataset, tmp_path: Path) 
 
 def test_a_full_disk_is_said_and_the_rest_goes_on_later(photos: Dataset) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
     try:
-        with pytest.raises(StudyError, match=r"pixels\.bin: cannot be written \(File too large\); free some space"):
+        with pytest.raises(StudyError, match=r"\.shard: cannot be written \(File too large\); free some space"):
             find_folder(photos)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -310,9 +319,9 @@ def test_a_full_disk_is_said_and_the_rest_goes_on_later(photos: Dataset) -> None
     assert len(load_images("data/p", "train")) == 9
 
 
-@pytest.mark.parametrize("left_out", ["test_layout.npy", "test_pixels.bin", "summary.json"])
+@pytest.mark.parametrize("left_out", ["test_places.npy", "test-00001.shard", "checksums.json", "summary.json"])
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-def test_stopped_while_all_is_put_in_place_nothing_is_decoded_again(
+def test_stopped_while_all_is_put_in_place_nothing_is_written_again(
     photos: Dataset, monkeypatch: pytest.MonkeyPatch, left_out: str, fault: BaseException
 ) -> None:
     def faulty(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -329,13 +338,13 @@ def test_stopped_while_all_is_put_in_place_nothing_is_decoded_again(
         with pytest.raises(StudyError if isinstance(fault, OSError) else KeyboardInterrupt):
             prepare(photos, "stop")
     assert not list(Path("data").iterdir())
-    monkeypatch.setattr(folders, "_image", lambda path, size: pytest.fail(f"{path} is decoded again"))
+    monkeypatch.setattr(shard_writing, "encoded", lambda path, size: pytest.fail(f"{path} is read again"))
     prepare(photos, "stop")
     assert len(load_images("data/p", "train")) == 9 and len(load_images("data/p", "test")) == 6
     assert not Path("work/prepare/p").exists()
 
 
-def test_pixels_are_copied_where_they_cannot_be_linked(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_copied_where_they_cannot_be_linked(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: Path, name: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
@@ -344,18 +353,21 @@ def test_pixels_are_copied_where_they_cannot_be_linked(photos: Dataset, monkeypa
     assert len(load_images("data/p", "train")) == 9 and not Path("work/prepare/p").exists()
 
 
-def test_what_is_decoded_anew_does_not_reach_the_folder_that_is_there(
+def test_what_is_written_anew_does_not_reach_the_folder_that_is_there(
     photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before work/ was emptied, both have the same file."""
     with monkeypatch.context() as patch:
         patch.setattr(files, "remove", lambda path: None)
         prepare(photos, "stop")
-    before = Path("data/p/train_pixels.bin").read_bytes()
-    assert Path("work/prepare/p/train/pixels.bin").samefile("data/p/train_pixels.bin")
-    photo(tmp_path / "train/n02/0.JPEG", 61, 47)
+    shards = sorted(Path("data/p").glob("train-*.shard"))
+    before = [shard.read_bytes() for shard in shards]
+    assert all(Path("work/prepare/p/train", shard.name).samefile(shard) for shard in shards)
+    for path in (tmp_path / "train").rglob("*.JPEG"):
+        photo(path, 61, 47)
     find_folder(photos)
-    assert Path("data/p/train_pixels.bin").read_bytes() == before
+    assert [shard.read_bytes() for shard in shards] == before
+    assert not any(Path("work/prepare/p/train", shard.name).samefile(shard) for shard in shards)
 
 
 def test_bad_folders_are_named(photos: Dataset, tmp_path: Path) -> None:
