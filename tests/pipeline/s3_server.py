@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import boto3
 
+from pipeline import storage
 from tools.ray_nodes import free_port
 from tools.servers import wait_until_it_answers
 
@@ -46,6 +47,7 @@ def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
             region_name="us-east-1",
         )
         client.create_bucket(Bucket="study")
+        storage._system.cache_clear()  # an earlier server had the same bucket at another port
         yield "s3://study", environment
     finally:
         server.kill()
