@@ -57,6 +57,7 @@ ELSEWHERE = {
     "pipeline/data/package_downloads.py": "pipeline/data/test_sources.py",
     "pipeline/data/parsing.py": "pipeline/data/test_table_arrays.py",
     "pipeline/data/shard_writing.py": "pipeline/data/test_images_data.py",
+    "pipeline/data/splits.py": "pipeline/data/test_images_data.py",
     "pipeline/data/summaries.py": "security/test_untrusted_files.py",
     "pipeline/data/table_sources.py": "pipeline/data/test_sources.py",
     "pipeline/data/workbook.py": "pipeline/data/test_sources.py",
