@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments._torch import is_fused
+from mnvi.moments.activations.relu import relu
 from mnvi.moments.maximum import maximum
 
 _WITH_INDICES: dict[int, Callable] = {
@@ -21,6 +25,7 @@ _ADAPTIVE_WITH_INDICES: dict[int, Callable] = {
     2: F.adaptive_max_pool2d_with_indices,
     3: F.adaptive_max_pool3d_with_indices,
 }
+_MOST_FUSED_PLACES = 9  # places in a window that compiled code compares one by one
 _AVERAGE: dict[int, Callable] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _ADAPTIVE_AVERAGE: dict[int, Callable] = {
     1: F.adaptive_avg_pool1d,
@@ -46,7 +51,60 @@ def max_pool(mean: Tensor, var: Tensor, dims: int, *args: Any, **kwargs: Any) ->
         (tensor([[3., 2.]]), tensor([[0.3000, 0.2000]]))
     """
     largest, indices = _WITH_INDICES[dims](mean, *args, **kwargs)
+    if is_fused() and (windows := _whole_windows(mean, dims, *args, **kwargs)) is not None:
+        return *_largest_of([(mean[window], var[window]) for window in windows]), indices
     return largest, _picked(var, indices, dims), indices
+
+
+def relu_max_pool(
+    mean: Tensor, var: Tensor, floor: float, dims: int, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor] | None:
+    """:func:`max_pool` of a ReLU, written so that the compiler makes one pass of both; None if it cannot.
+
+    Args:
+        mean, var: the moments before the ReLU.
+        floor: lower bound on ``var``, as in :func:`mnvi.moments.activations.relu.relu`.
+        dims, args, kwargs: as in :func:`max_pool`.
+
+    Example:
+        >>> import torch
+        >>> relu_max_pool(torch.tensor([[-1.0, 3.0]]), torch.zeros(1, 2), 0.0, 1, 2)
+        (tensor([[3.]]), tensor([[0.]]))
+    """
+    windows = _whole_windows(mean, dims, *args, **kwargs)
+    if windows is None:
+        return None
+    return _largest_of([relu(mean[window], var[window], floor) for window in windows])
+
+
+def _largest_of(entries: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The entry with the largest mean, the first one of equals; NaN counts as largest, as in torch's pooling."""
+    mean, var = entries[0]
+    for other_mean, other_var in entries[1:]:
+        larger = (other_mean > mean) | other_mean.isnan()
+        mean, var = torch.where(larger, other_mean, mean), torch.where(larger, other_var, var)
+    return mean, var
+
+
+def _whole_windows(
+    mean: Tensor,
+    dims: int,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+) -> list[tuple[Any, ...]] | None:
+    """For each place in a window, the slices of the input there; None for large windows and those with padding."""
+    kernel, margins, gaps = (_per_dim(value, dims) for value in (kernel_size, padding, dilation))
+    steps = _per_dim(stride, dims) if stride or stride == 0 else kernel
+    if math.prod(kernel) > _MOST_FUSED_PLACES or any(margins) or ceil_mode:
+        return None
+    windows = []
+    for place in itertools.product(*(range(k) for k in kernel)):
+        sides = zip(place, kernel, gaps, steps, mean.shape[-dims:], strict=True)
+        windows.append((..., *(slice(i * gap, size - gap * (k - 1 - i), step) for i, k, gap, step, size in sides)))
+    return windows
 
 
 def adaptive_max_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mnvi._validation import check_number
 from mnvi.moments import positive
-from mnvi.moments._torch import let_dynamo_dispatch
+from mnvi.moments._torch import is_fused, let_dynamo_dispatch
 from mnvi.moments.activations import elu as elu_moments
 from mnvi.moments.activations import gelu as gelu_moments
 from mnvi.moments.activations import logistic, piecewise, rectifiers, transcendental
@@ -88,7 +88,10 @@ def relu(x: Gaussian, inplace: bool = False) -> Gaussian:
     floor = current().relu_floor
     if current().activation == "taylor":
         return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var.clamp(min=floor) if floor else x.var))
-    return Gaussian.trusted(*relu_moments(x.mean, x.var, floor))
+    out = Gaussian.trusted(*relu_moments(x.mean, x.var, floor))
+    if is_fused():
+        out.before = x.mean, x.var, floor
+    return out
 
 
 @RULES.rule(*every("leaky_relu"))

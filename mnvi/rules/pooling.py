@@ -23,6 +23,10 @@ def _max_pool(dims: int, adaptive: bool, with_indices: bool) -> Callable:
         choices = {"argmax": pooling.max_pool, "clark": pooling.clark_max_pool}
 
     def answer(input: Gaussian, *args: Any, return_indices: bool = False, **kwargs: Any) -> Any:
+        if input.before is not None and not (adaptive or with_indices or return_indices):
+            together = pooling.relu_max_pool(*input.before, dims, *args, **kwargs)
+            if together is not None and current().max_pool == "argmax":
+                return Gaussian.trusted(*together)
         mean, var, indices = choices[current().max_pool](input.mean, input.var, dims, *args, **kwargs)
         pooled = Gaussian.trusted(mean, var)
         return (pooled, indices) if with_indices or return_indices else pooled

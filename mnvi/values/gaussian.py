@@ -52,7 +52,7 @@ class Gaussian(RandomValue):
 
     _fields = ("mean", "var", "shared")
     _readable = ".mean and .var"
-    __slots__ = ("mean", "origin", "shared", "var")
+    __slots__ = ("before", "mean", "origin", "shared", "var")
     __hash__ = object.__hash__
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
@@ -60,6 +60,7 @@ class Gaussian(RandomValue):
         self.mean = mean
         self.var = var
         self.shared = None
+        self.before: Any = None  # what the ReLU that made this value was given, for mnvi.rules.pooling
         self.origin: Any = None  # where the value comes from, for mnvi.rules.dependence
 
     @classmethod
@@ -75,8 +76,15 @@ class Gaussian(RandomValue):
         out.mean = mean
         out.var = var
         out.shared = shared
+        out.before = None
         out.origin = None
         return out
+
+    def become(self, other: Gaussian) -> Gaussian:
+        """Take over the tensors of another value, as in-place operations do."""
+        super().become(other)
+        self.before = other.before
+        return self
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Gaussian:
         """Apply the same rearrangement to mean and variance.

@@ -16,6 +16,7 @@ from rule_checks import (
 from torch import nn
 
 import mnvi
+from mnvi.moments.tracing import for_compiler
 
 LENGTHS = (7, 6, 5)
 AVERAGES = {
@@ -302,3 +303,45 @@ def test_reductions_compile():
     x = gaussian(3, 4)
     out = torch.compile(lambda x: torch.amax(x, 1) + torch.max(x, 1)[0], fullgraph=True, backend="eager")(x)
     torch.testing.assert_close(out.mean, 2 * x.mean.amax(1))
+
+
+@pytest.mark.parametrize("settings", MAXIMA.values(), ids=MAXIMA)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("rectified", [False, True])
+def test_maximum_written_for_the_compiler_is_the_same(dims, settings, rectified):
+    """Entries are equal in places, and one is NaN: the first of equals wins, and NaN wins over all."""
+    torch.manual_seed(0)
+    mean = torch.randn(2, 3, *LENGTHS[:dims]).mul(2).round()
+    mean.view(-1)[5] = math.nan
+    x = mnvi.Gaussian(mean, torch.rand_like(mean))
+    pool = getattr(F, f"max_pool{dims}d")
+
+    def pooled():
+        return pool(torch.relu(x) if rectified else x, **settings)
+
+    with for_compiler():
+        fused = pooled()
+    torch.testing.assert_close(fused.mean, pooled().mean, equal_nan=True)
+    torch.testing.assert_close(fused.var, pooled().var, equal_nan=True)
+
+
+@pytest.mark.parametrize("change", [lambda y: y.add_(1.0), lambda y: y.become(y * 2), lambda y: y + 1, lambda y: y[:1]])
+def test_what_happens_between_relu_and_maximum_counts(change):
+    x = gaussian(2, 3, 4, 4)
+    expected = F.max_pool2d(change(torch.relu(x)), 2)
+    with for_compiler():
+        found = F.max_pool2d(change(torch.relu(x)), 2)
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.var, expected.var)
+
+
+def test_maximum_after_a_relu_in_place_and_with_clarks_rule():
+    x = gaussian(2, 3, 4, 4)
+    expected = F.max_pool2d(torch.relu(x), 2)
+    with for_compiler():
+        found = F.max_pool2d(F.relu(x.map(torch.clone), inplace=True), 2)
+        with mnvi.options(max_pool="clark"):
+            clark = F.max_pool2d(torch.relu(x), 2)
+    torch.testing.assert_close(found.var, expected.var)
+    with mnvi.options(max_pool="clark"):
+        torch.testing.assert_close(clark.mean, F.max_pool2d(torch.relu(x), 2).mean)
