@@ -22,6 +22,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     joint,
     linear,
     normalization,
+    norms,
     ordering,
     pooling,
     positions,

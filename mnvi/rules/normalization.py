@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import normalization
+from mnvi.moments import normalization, windows
 from mnvi.rules.table import RULES
 from mnvi.values.base import refuse_all_but_first
 from mnvi.values.gaussian import Gaussian
@@ -33,6 +33,7 @@ for _functions, _answer in (
     ((F.rms_norm, torch.rms_norm), _normalised(normalization.rms_norm)),
     ((F.group_norm,), _group_norm),
     ((F.instance_norm,), _normalised(normalization.instance_norm)),
+    ((F.local_response_norm,), _normalised(windows.local_response_norm)),
 ):
     RULES.rule(*_functions)(_answer)
 

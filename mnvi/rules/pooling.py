@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from mnvi.moments import pooling
+from mnvi.moments import pooling, windows
 from mnvi.moments._torch import NATIVE_FUNCTIONS
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES
@@ -65,3 +65,4 @@ for _d in (1, 2, 3):
     _answer(f"avg_pool{_d}d", _average(pooling.avg_pool, _d), F, torch, NATIVE_FUNCTIONS)
     _answer(f"adaptive_avg_pool{_d}d", _average(pooling.adaptive_avg_pool, _d), F, torch, NATIVE_FUNCTIONS)
     _answer(f"max_unpool{_d}d", _unpool(getattr(F, f"max_unpool{_d}d")), F)
+    _answer(f"lp_pool{_d}d", _average(windows.lp_pool, _d), F)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from mnvi.moments import scattering
-from mnvi.moments.precision import widened
+from mnvi.rules.operands import moments_of
 from mnvi.rules.table import RULES, every
-from mnvi.values.base import refuse_complex
 from mnvi.values.gaussian import Gaussian
 
 # Means and variances go the same way: the name of what is written, and its place among the arguments.
@@ -28,16 +27,6 @@ _WRITTEN = {
     "slice_scatter": ("src", 1),
     "diagonal_scatter": ("src", 1),
 }
-
-
-def _moments(value: Any) -> tuple[Any, Any]:
-    """Mean and variance; a tensor or a number has none of the latter."""
-    if isinstance(value, Gaussian):
-        return value.mean, value.var
-    if not isinstance(value, Tensor):
-        return value, 0.0
-    refuse_complex(value)
-    return value, torch.zeros_like(widened(value))
 
 
 def _refuse_itself(name: str, target: Any, source: Any) -> None:
@@ -59,7 +48,7 @@ def _write(function: Callable, keyword: str, place: int) -> Callable:
             filled = function(into, *args[: place - 1], values, *args[place:], **kwargs)
             return filled
 
-        return Gaussian.trusted(*map(placed, _moments(input), _moments(written)))
+        return Gaussian.trusted(*map(placed, moments_of(input), moments_of(written)))
 
     return answer
 
@@ -76,7 +65,7 @@ def scatter(
         return scatter_add(input, dim, index, src)
     if reduce is not None:
         raise TypeError(f"scatter: reduce={reduce!r} has no rule for a Gaussian; use scatter_reduce with 'sum', 'mean'")
-    target, source = _moments(input), _moments(value if src is None else src)
+    target, source = moments_of(input), moments_of(value if src is None else src)
     return Gaussian.trusted(*(torch.scatter(into, dim, index, sent) for into, sent in zip(target, source, strict=True)))
 
 
@@ -91,7 +80,7 @@ def scatter_reduce(
 ) -> Gaussian:
     """``sum`` and ``mean`` are exact; ``amax`` and ``amin`` pass on the entry with the largest or smallest mean."""
     _refuse_itself("scatter_reduce", input, src)
-    moments = (*_moments(input), *_moments(src))
+    moments = (*moments_of(input), *moments_of(src))
     if reduce in ("sum", "mean"):
         add = scattering.summed if reduce == "sum" else scattering.averaged
         return Gaussian.trusted(*add(*moments, dim, index, include_self))
@@ -103,7 +92,7 @@ def scatter_reduce(
 @RULES.rule(*every("index_add"))
 def index_add(input: Any, dim: int, index: Tensor, source: Any, *, alpha: float = 1, out: None = None) -> Gaussian:
     _refuse_itself("index_add", input, source)
-    target, added = _moments(input), _moments(source)
+    target, added = moments_of(input), moments_of(source)
     mean = torch.index_add(target[0], dim, index, added[0], alpha=alpha)
     return Gaussian.trusted(mean, torch.index_add(target[1], dim, index, added[1], alpha=alpha * alpha))
 
