@@ -16,7 +16,6 @@ at most 0.04 of a standard deviation.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -58,7 +57,7 @@ def root(total: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def norm(
-    mean: Tensor, var: Tensor, p: float = 2.0, dims: Sequence[int] = (-1,), keepdim: bool = False, clark: bool = False
+    mean: Tensor, var: Tensor, p: float = 2.0, dims: tuple[int, ...] = (-1,), keepdim: bool = False, clark: bool = False
 ) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`(\sum_i |Z_i|^p)^{1/p}` for :math:`p \ge 1`.
 
@@ -80,22 +79,22 @@ def norm(
     """
     if not p >= 1:
         raise ValueError(f"norm: p={p!r} must be at least 1 for a Gaussian; p = 0 counts entries, use x.mean for it")
-    wide, dims = widened(mean), tuple(dims)
-    if math.prod(mean.shape[d] for d in dims) == 1 or p == 1 or math.isinf(p):
+    wide = widened(mean)
+    if math.prod([mean.shape[d] for d in dims]) == 1 or p == 1 or math.isinf(p):
         expectation, variance = piecewise.kink(wide, var, above=1.0, below=-1.0)
         expectation, variance = _reduced(expectation, variance, dims, math.isinf(p), clark)
     elif p == 2:
         expectation, variance = root(*_sum_of_squares(wide, var, dims))
     else:
-        powers = _absolute_power(wide, var, p)
-        expectation, variance = positive.power(*(t.sum(dims, keepdim=True) for t in powers), 1 / p)
+        total, spread = (t.sum(dims, keepdim=True) for t in _absolute_power(wide, var, p))
+        expectation, variance = positive.power(total, spread, 1 / p)
     if not keepdim:
         shape = [size for d, size in enumerate(mean.shape) if d - mean.dim() not in dims and d not in dims]
         expectation, variance = expectation.reshape(shape), variance.reshape(shape)
     return expectation.to(mean.dtype), variance
 
 
-def variance(mean: Tensor, var: Tensor, dims: Sequence[int], correction: float = 1.0) -> tuple[Tensor, Tensor]:
+def variance(mean: Tensor, var: Tensor, dims: tuple[int, ...], correction: float = 1.0) -> tuple[Tensor, Tensor]:
     r"""Moments of the variance of n entries, :math:`S = \frac1{n-c}\sum_i (Z_i - \bar Z)^2`, dimensions kept; exact.
 
     .. math:: E = \frac1{n-c}\sum_i (\mu_i - \bar\mu)^2 + \tfrac{n-1}n v_i, \qquad
@@ -116,7 +115,7 @@ def variance(mean: Tensor, var: Tensor, dims: Sequence[int], correction: float =
     return average.to(mean.dtype), ratio * average.square()
 
 
-def deviation(mean: Tensor, var: Tensor, dims: Sequence[int], correction: float = 1.0) -> tuple[Tensor, Tensor]:
+def deviation(mean: Tensor, var: Tensor, dims: tuple[int, ...], correction: float = 1.0) -> tuple[Tensor, Tensor]:
     r"""Moments of the standard deviation of the entries, dimensions kept: :func:`root` of :func:`variance`.
 
     Example:
@@ -164,7 +163,7 @@ def cosine_similarity(
     return cosine.squeeze(dim).to(torch.promote_types(mean_a.dtype, mean_b.dtype)), spread
 
 
-def _sum_of_squares(mean: Tensor, var: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _sum_of_squares(mean: Tensor, var: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """m and q of Σ Z², dimensions kept. Shares of the sum, not squares of squares, so that nothing leaves float32."""
     known = mean.square()
     total = (known + var).sum(dims, keepdim=True)
@@ -172,15 +171,15 @@ def _sum_of_squares(mean: Tensor, var: Tensor, dims: Sequence[int]) -> tuple[Ten
     return total, ((2 * var + 4 * known) / whole * (var / whole)).sum(dims, keepdim=True)
 
 
-def _spread(mean: Tensor, var: Tensor, dims: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
+def _spread(mean: Tensor, var: Tensor, dims: tuple[int, ...], correction: float) -> tuple[Tensor, Tensor]:
     """m and q of the variance of the entries, dimensions kept."""
-    count = math.prod(mean.shape[d] for d in dims)
+    count = math.prod([mean.shape[d] for d in dims])
     if count <= correction:
         raise ValueError(
             f"var, std: {count} entries with correction={correction:g} leave nothing to divide by; expected more than "
             f"{correction:g} along dim, or correction=0"
         )
-    known, dims = widened(mean), tuple(dims)
+    known = widened(mean)
     known = (known - known.mean(dims, keepdim=True)).square()
     total = (known + (1 - 1 / count) * var).sum(dims, keepdim=True)
     whole = torch.where(total > 0, total, 1.0)

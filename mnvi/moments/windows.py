@@ -19,12 +19,12 @@ from mnvi.moments.precision import widened
 def local_response_norm(
     mean: Tensor, var: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    r"""Moments of :math:`Z_i\,D_i^{-\beta}`, where :math:`D_i = k + \frac\alpha n\sum_{j \in W_i} Z_j^2` over n channels.
+    r"""Moments of :math:`Z_i\,D_i^{-\beta}` with :math:`D_i = k + \frac\alpha n\sum_{j \in W_i} Z_j^2`.
 
-    With the expected D and the slope :math:`g = 2\alpha\beta/(nD)`,
+    W is a window of n channels. With the expected D and the slope :math:`g = 2\alpha\beta/(nD)`,
 
     .. math:: E = \mu_i D^{-\beta}, \qquad
-              V = D^{-2\beta}\Bigl[(1 - 2g\mu_i^2)\,v_i + g^2\mu_i^2\sum_{j \in W_i}\mu_j^2 v_j\Bigr].
+              V = D^{-2\beta}\Bigl[(1 - g\mu_i^2)^2 v_i + g^2\mu_i^2\sum_{j \in W_i,\,j \ne i}\mu_j^2 v_j\Bigr].
 
     V is the variance to first order around the expected D. Errors against 10⁵ samples, five channels to a window, means
     drawn from a standard normal, variances uniform around 0.01, 0.1 and 1: with torch's α = 10⁻⁴ none is seen beside
@@ -41,11 +41,13 @@ def local_response_norm(
     """
     known = widened(mean)
     square = known.square()
-    divisor = k + alpha / size * _over_channels(square + var, size)
+    divisor = k + alpha / size * _windows(square + var, size).sum(-1)
     slope = 2 * alpha * beta / size / divisor
     scale = divisor.pow(-beta)
-    spread = (1 - 2 * slope * square) * var + slope.square() * square * _over_channels(square * var, size)
-    return (known * scale).to(mean.dtype), (scale.square() * spread).clamp(min=0)
+    neighbours = _windows(square * var, size)
+    others = neighbours[..., : size // 2].sum(-1) + neighbours[..., size // 2 + 1 :].sum(-1)
+    spread = (1 - slope * square).square() * var + slope.square() * square * others
+    return (known * scale).to(mean.dtype), scale.square() * spread
 
 
 def lp_pool(
@@ -60,8 +62,8 @@ def lp_pool(
     r"""Moments of :math:`(\sum_{i \in W} Z_i^p)^{1/p}` over windows.
 
     p = 1 is exact; p = 2 uses :func:`mnvi.moments.norms.root`; other p the root of :mod:`mnvi.moments.positive`, which
-    needs a sum above zero, as torch does. Powers are exact for whole p. Errors for windows of two entries, as above: for
-    p = 2 standard deviations are off by 0.6, 3 and 3 % (root mean square), for p = 4 by 7, 15 and 25 %.
+    needs a sum above zero, as torch does. Powers are exact for whole p. Errors for windows of two entries, as above:
+    for p = 2 standard deviations are off by 0.6, 3 and 3 % (root mean square), for p = 4 by 7, 15 and 25 %.
 
     Args:
         mean, var: the input's moments, [batch, channels, ...] or [channels, ...].
@@ -92,7 +94,7 @@ def lp_pool(
     return expectation.to(mean.dtype), variance
 
 
-def _over_channels(values: Tensor, size: int) -> Tensor:
-    """Sums over windows of ``size`` neighbouring channels, dimension 1, with zeros outside."""
+def _windows(values: Tensor, size: int) -> Tensor:
+    """Windows of channels along a new last dimension, the channel itself at ``size // 2``, zeros outside."""
     margins = (0, 0) * (values.dim() - 2) + (size // 2, (size - 1) // 2)
-    return F.pad(values, margins).unfold(1, size, 1).sum(-1)
+    return F.pad(values, margins).unfold(1, size, 1)

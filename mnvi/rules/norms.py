@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments import norms
-from mnvi.rules.arithmetic import sub
+from mnvi.rules.arithmetic import mean, sub
 from mnvi.rules.operands import moments_of
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, every
@@ -110,8 +110,8 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: Any = None) -> Gaussia
     The distances within one set, ``cdist(x, x)``, are zero and known on the diagonal.
     """
     (mean_a, var_a), (mean_b, var_b) = moments_of(x1), moments_of(x2)
-    mean, var = mean_a.unsqueeze(-2) - mean_b.unsqueeze(-3), var_a.unsqueeze(-2) + var_b.unsqueeze(-3)
-    distances = _norm(Gaussian.trusted(mean, var), p, -1, False)
+    difference, spread = mean_a.unsqueeze(-2) - mean_b.unsqueeze(-3), var_a.unsqueeze(-2) + var_b.unsqueeze(-3)
+    distances = _norm(Gaussian.trusted(difference, spread), p, -1, False)
     if x1 is not x2:
         return distances
     same = torch.eye(x1.shape[-2], dtype=torch.bool, device=x1.device)
@@ -145,14 +145,13 @@ def _spread(moments: Callable, with_mean: bool) -> Callable:
     ) -> Any:
         if isinstance(dim, bool):  # torch.var(x, unbiased)
             dim, unbiased = None, dim
-        dims = _dims(axis if dim is None else dim, input.dim())
-        used = float(unbiased) if correction is None else correction
         x = input if input.dim() else input.unsqueeze(0)
-        spread = Gaussian.trusted(*moments(x.mean, x.var, dims or (0,), used))
-        average = torch.mean(x, dims or (0,), keepdim=True)  # type: ignore[call-overload]
+        dims = _dims(axis if dim is None else dim, x.dim())
+        spread = Gaussian.trusted(*moments(x.mean, x.var, dims, float(unbiased) if correction is None else correction))
+        results = [spread, mean(x, dims, keepdim=True)] if with_mean else [spread]
         if not (keepdim or keepdims) or not input.dim():
-            spread, average = (t.squeeze(dims or (0,)) for t in (spread, average))
-        return (spread, average) if with_mean else spread
+            results = [result.map(lambda t: t.squeeze(dims)) for result in results]
+        return tuple(results) if with_mean else results[0]
 
     return answer
 
