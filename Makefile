@@ -49,7 +49,7 @@ format: setup  ## let ruff rewrite the source
 	$(RUN) -m ruff format
 
 lock: setup  ## write requirements.lock from pyproject.toml and the installed versions
-	$(RUN) -m pip install --no-build-isolation --editable '.[vision,export,pipeline,server,dev]'
+	$(RUN) -m pip install --no-build-isolation --editable '.[vision,sklearn,export,pipeline,server,dev]'
 	$(RUN) tools/lock.py > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)

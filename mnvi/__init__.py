@@ -8,7 +8,8 @@
 (torch.Size([8, 3]), torch.Size([8, 3]))
 """
 
-from typing import NoReturn
+from importlib import import_module
+from typing import Any
 
 from mnvi import _moved, comparison, covariance, layers, methods, metrics, models, replicas, rules
 from mnvi.comparison import Comparison, compare_with_sampling
@@ -98,5 +99,7 @@ __all__ = [
 _moved.let_old_files_load()
 
 
-def __getattr__(name: str) -> NoReturn:
+def __getattr__(name: str) -> Any:
+    if name == "sklearn":  # imported when it is used: scikit-learn is optional, and slow to import
+        return import_module("mnvi.sklearn")
     raise AttributeError(_moved.explain(name))

@@ -21,11 +21,11 @@ import mnvi
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LIBRARY_EXTRAS = ("vision", "export")
+LIBRARY_EXTRAS = ("vision", "sklearn", "export")
 LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
 LOCKED = dict(line.split("==") for line in LOCK_LINES)
 OPTIONAL_IMPORTS = {"dvc", "matplotlib", "mlflow", "onnx", "onnxruntime", "onnxscript", "ray", "scipy"}
-OPTIONAL_IMPORTS |= {"torchvision", "yaml"}
+OPTIONAL_IMPORTS |= {"sklearn", "torchvision", "yaml"}
 
 
 def test_importing_mnvi_pulls_in_no_optional_package():

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical
 
-from mnvi.likelihoods import Likelihood
+from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.methods.montecarlo import seeded
 from mnvi.training.batches import inputs, moved
 from mnvi.training.fitted import Fitted, likelihood_of
 from mnvi.training.prediction import Prediction, joined
 from mnvi.training.referral import Referral, most_uncertain
+from mnvi.values.gaussian import Gaussian
+from mnvi.values.samples import Samples
 
 
 def predict(
@@ -51,7 +53,8 @@ def predict(
     place = device_of(network, device)
     batches = inputs("predict", data, batch_size, dtype_of(network))
     with prepared(network, likelihood, place, seed):
-        parts = [prediction_of(likelihood, network(moved(x, place)), place, seed) for x in batches]
+        outs = (same_for_all(likelihood, network(moved(x, place)), seed) for x in batches)
+        parts = [prediction_of(likelihood, out, place, seed) for out in outs]
     if not parts:
         raise ValueError("predict: data are empty; give at least one input")
     prediction = joined(parts)
@@ -69,7 +72,7 @@ def read(
     parts, targets, scores = [], [], []
     with prepared(network, likelihood, device, seed):
         for x, y in batches:
-            out = network(moved(x, device))
+            out = same_for_all(likelihood, network(moved(x, device)), seed)
             parts.append(prediction_of(likelihood, out, device, seed))
             with seeded(seed, device):
                 scores.append(likelihood.predictive(out).log_prob(y.to(device)).cpu())
@@ -84,10 +87,29 @@ def prediction_of(likelihood: Likelihood, out: Any, device: torch.device, seed: 
     probs = distribution.probs if isinstance(distribution, Categorical | Bernoulli) else None
     with seeded(seed, device):
         parts = likelihood.uncertainty(out) if probs is not None else likelihood.standard_deviations(out)
-    total, aleatoric, epistemic = (part.float().cpu() for part in parts)
+    total, aleatoric, epistemic = (part.cpu() for part in parts)
     if probs is None:
         return Prediction(total, aleatoric, epistemic, mean=distribution.mean.cpu())
     return Prediction(total, aleatoric, epistemic, probs=probs.cpu(), binary=isinstance(distribution, Bernoulli))
+
+
+def same_for_all(likelihood: Likelihood, out: Any, seed: int) -> Any:
+    r"""Samples of Gaussian logits with the same noise for every example, if the likelihood would sample them.
+
+    .. math:: h^s_n = \mu_n + \sqrt{v_n}\,\varepsilon^s, \qquad \varepsilon^{s + S/2} = -\varepsilon^s
+
+    Each example's prediction then depends neither on its batch nor on its place there.
+    """
+    if not isinstance(likelihood, CategoricalLikelihood) or likelihood.approximation != "sampling":
+        return out
+    count = likelihood.num_samples
+    if not isinstance(out, Gaussian) or out.numel() * count > likelihood.max_elements:
+        return out
+    place = likelihood.class_dim % out.dim()
+    noise = torch.randn(-(-count // 2), out.shape[place], generator=torch.Generator().manual_seed(seed))
+    noise = torch.cat([noise, -noise])[:count].to(out.mean)
+    shape = [count] + [size if i == place else 1 for i, size in enumerate(out.shape)]
+    return Samples(out.mean + out.std * noise.view(shape))
 
 
 @contextmanager

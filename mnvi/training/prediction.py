@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from mnvi._validation import check_number
 
@@ -25,6 +26,7 @@ class Prediction:
         epistemic: the part that the network does not know for want of data.
         probs: probabilities of the classes [N, C], or of "yes" for a Bernoulli likelihood; None for numbers.
         mean: expected value of the targets; None for classes.
+        binary: whether ``probs`` are of a Bernoulli likelihood.
         refer: whether a person should look at the example; None unless :func:`mnvi.predict` was given ``refer``.
 
     Example:
@@ -51,6 +53,13 @@ class Prediction:
         if self.probs is None:
             raise TypeError("Prediction: numbers have no labels; read mean")
         return (self.probs > 0.5).long() if self.binary else self.probs.argmax(-1)
+
+    @property
+    def distribution(self) -> Distribution:
+        """The prediction as a distribution of torch's: of classes, or a Gaussian with this mean and total."""
+        if self.mean is not None:
+            return Normal(self.mean, self.total)
+        return Bernoulli(probs=self.probs) if self.binary else Categorical(probs=self.probs)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         r"""Lower and upper end of the interval that should hold a share ``level`` of the targets.

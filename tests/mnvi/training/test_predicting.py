@@ -126,3 +126,30 @@ def test_labels_of_numbers_and_intervals_of_classes_are_refused() -> None:
         _ = mnvi.Prediction(zero, zero, zero, mean=zero).labels
     with pytest.raises(TypeError, match="classes have no interval"):
         mnvi.Prediction(zero, zero, zero, probs=torch.ones(1, 2) / 2).interval()
+
+
+def test_a_prediction_depends_neither_on_its_batch_nor_on_its_place() -> None:
+    net, x = classifier().double(), torch.randn(10, 4, dtype=torch.float64)
+    together = mnvi.predict(net, x, likelihood=CLASSES)
+    alone = [mnvi.predict(net, row, likelihood=CLASSES) for row in x.split(1)]
+    for name in ("probs", "total", "aleatoric", "epistemic"):
+        torch.testing.assert_close(torch.cat([getattr(one, name) for one in alone]), getattr(together, name))
+
+
+def test_probabilities_with_noise_for_all_examples_are_those_of_independent_samples() -> None:
+    net, x = classifier().double(), torch.randn(20, 4, dtype=torch.float64)
+    found = mnvi.predict(net, x, likelihood=mnvi.CategoricalLikelihood(num_samples=4000)).probs
+    logits = net(x).sample(40000, torch.Generator().manual_seed(3)).detach()
+    expected = logits.softmax(-1)
+    error = expected.std(0) / 4000**0.5
+    assert bool(((found - expected.mean(0)).abs() < 5 * error).all())
+
+
+def test_dense_predictions_keep_their_positions() -> None:
+    net = mnvi.convert(nn.Conv2d(2, 3, 1), mnvi.MultiplicativeNoise(1.0, init_rho=0.0))
+    likelihood = mnvi.CategoricalLikelihood(class_dim=1)
+    x = torch.randn(2, 2, 4, 5)
+    prediction = mnvi.predict(net, x, likelihood=likelihood)
+    assert prediction.probs is not None and prediction.probs.shape == (2, 4, 5, 3)
+    corner = mnvi.predict(net, x[:, :, :1, :1], likelihood=likelihood)
+    torch.testing.assert_close(corner.probs, prediction.probs[:, :1, :1])
