@@ -175,7 +175,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
     layers = bayesian_layers(model)
     if not layers:
         raise ValueError("kl_divergence: no layer of this model has a posterior; give it one with mnvi.convert")
-    weights = [layer.weight for layer in layers]  # kept alive: Python reuses the id of a freed tensor
+    weights = [layer.stored_weight for layer in layers]  # kept alive: Python reuses the id of a freed tensor
     distinct: dict[int, BayesianLayer] = {}
     for weight, layer in zip(weights, layers, strict=True):
         twin = distinct.setdefault(id(weight), layer)
@@ -186,7 +186,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
 
 def _check_tied(model: nn.Module, layer: BayesianLayer, twin: BayesianLayer) -> None:
     """Raise an error if two layers share a weight but not its posterior: someone tied it after :func:`mnvi.convert`."""
-    own = {name for name in layer._parameters if name not in ("weight", "bias")}
+    own = {name for name in layer._parameters if name not in layer.own_names}
     if any(layer._parameters[name] is not twin._parameters.get(name) for name in own):
         names = {module: name for name, module in model.named_modules()}
         raise ValueError(

@@ -12,6 +12,8 @@ from mnvi.conversion.calling import call_all_layers
 from mnvi.conversion.copying import copied
 from mnvi.conversion.mean_calls import adapt_mean_calls, explain_mean_calls
 from mnvi.conversion.obstacles import obstacle, warn_if_mostly_deterministic
+from mnvi.conversion.subclasses import behaviour_check, is_layer, make_bayesian
+from mnvi.conversion.weight_norms import renew_weight_norms
 from mnvi.layers.attention import Projection
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.registry import BAYESIAN
@@ -34,6 +36,10 @@ def convert(
 
     The copy returns a :class:`mnvi.Gaussian` where the model returned a tensor. Weights keep their values and names.
     A module that occurs twice is converted once; layers with tied weights also share their posterior's parameters.
+
+    Subclasses of these layers keep their class and their ``forward`` if it calls ``super().forward``. Weight norm and
+    other parametrisations stay; the posterior is then one over the computed weight. :func:`register_layer` adds layers
+    that compute with their weight themselves; those of timm, Hugging Face and EfficientNet packages are known.
 
     A posterior acts when its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder and
     torchvision's Swin use weights without calling their layers; the copy calls them (see
@@ -83,6 +89,7 @@ def convert(
         _choose(model, *selection)  # names the layer if it can
         raise
     call_all_layers(converted)
+    renew_weight_norms(converted)
     for module in converted.modules():
         adapt_mean_calls(module)
     explain_mean_calls(converted)
@@ -91,15 +98,17 @@ def convert(
     last = list(chosen)[-1] or None  # None: the model itself is a layer, which has no name
     for name, layer_posterior in chosen.items():
         module = converted.get_submodule(name)
-        module.__class__ = BAYESIAN[type(module)]
+        check = behaviour_check(name, module)
+        make_bayesian(module)
         layer = cast(BayesianLayer, module)
-        twin = by_weight.setdefault(id(layer.weight), layer)
+        twin = by_weight.setdefault(id(layer.stored_weight), layer)
         if twin is layer:
             if name == last and factored.is_small_output(layer.geometry, layer.weight):
                 layer_posterior = with_variance(layer_posterior, "exact")
             layer.adopt(layer_posterior)
         else:
             _share_posterior(name, layer, twin, layer_posterior)
+        check(layer)
     if only is None:
         warn_if_mostly_deterministic(converted)
     return converted
@@ -109,9 +118,7 @@ def _choose(
     model: nn.Module, posteriors: Mapping[str, Posterior], only: list[Selector] | None, skip: list[Selector]
 ) -> dict[str, Posterior]:
     candidates: dict[str, nn.Module] = {
-        name: cast(nn.Module, module)
-        for name, module in model.named_modules()
-        if isinstance(module, (*BAYESIAN, BayesianLayer))
+        name: cast(nn.Module, module) for name, module in model.named_modules() if is_layer(module)
     }
     for role, selectors in (("posterior", list(posteriors)), ("only", only or []), ("skip", skip)):
         for selector in selectors:
@@ -174,7 +181,7 @@ def _share_posterior(name: str, layer: BayesianLayer, twin: BayesianLayer, poste
             f"convert: layer {name!r} shares its weight but not its bias with another, and {type(posterior).__name__} "
             f"has a posterior over biases too; tie the biases, skip={name!r}, or use mnvi.MultiplicativeNoise"
         )
-    layer.posterior = posterior
+    layer.posterior, layer.own_names = posterior, ("weight", "bias", *layer._parameters)
     for parameter_name, parameter in twin._parameters.items():
         if parameter_name not in layer._parameters:
             layer.register_parameter(parameter_name, parameter)

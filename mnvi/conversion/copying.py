@@ -23,20 +23,26 @@ def copied(caller: str, model: ModuleT) -> ModuleT:
         >>> copied("convert", torch.nn.Linear(2, 3))
         Linear(in_features=2, out_features=3, bias=True)
     """
+    # torch copies no computed tensor; a weight that torch.nn.utils.weight_norm keeps is computed anew at the next call
+    computed = [getattr(module, hook.name) for module, hook in weight_norms(model)]
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, {id(weight): weight.detach().clone() for weight in computed})
     except RuntimeError as error:
-        hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
-        if any(isinstance(hook, WeightNorm) for hook in hooks):
-            remedy = (
-                "torch.nn.utils.weight_norm prevents it, remove it with remove_weight_norm or use "
-                "torch.nn.utils.parametrizations.weight_norm"
-            )
-        elif kept := _kept_from_a_graph(model):
+        if kept := _kept_from_a_graph(model):
             remedy = f"{', '.join(kept)} was computed and holds a gradient graph; store its .detach(), or delete it"
         else:
             remedy = str(error)
         raise ValueError(f"{caller}: the model cannot be copied; {remedy}") from error
+
+
+def weight_norms(model: nn.Module) -> list[tuple[nn.Module, WeightNorm]]:
+    """Modules under ``torch.nn.utils.weight_norm``, each with the hook that computes its weight."""
+    return [
+        (module, hook)
+        for module in model.modules()
+        for hook in module._forward_pre_hooks.values()
+        if isinstance(hook, WeightNorm)
+    ]
 
 
 def _kept_from_a_graph(model: nn.Module) -> list[str]:

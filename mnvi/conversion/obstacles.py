@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 from torch import nn
+from torch.nn.utils import parametrize
 
+from mnvi.conversion.subclasses import bayesian_class, is_layer
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.registry import BAYESIAN
 
@@ -29,31 +32,35 @@ def obstacle(module: nn.Module) -> str | None:
     """
     if isinstance(module, BayesianLayer):
         return "has a posterior already; convert the deterministic model"
-    if hasattr(module, "parametrizations"):
-        return (
-            "is parametrised; call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') before "
-            "converting"
-        )
+    if parametrize.is_parametrized(module):
+        return _obstacle_of_parametrized(module)
     if "weight_mask" in module._buffers:
         return "is pruned; make that permanent with torch.nn.utils.prune.remove(layer, 'weight') before converting"
     if "weight" not in module._parameters:
         return (
-            "computes its weight in a hook (weight_norm or spectral_norm); remove it with "
-            "torch.nn.utils.remove_weight_norm or remove_spectral_norm before converting"
+            "computes its weight in a hook; use torch.nn.utils.parametrizations.spectral_norm instead of "
+            "torch.nn.utils.spectral_norm, or remove the hook before converting"
         )
     weight: Any = module._parameters["weight"]
     if isinstance(weight, nn.parameter.UninitializedParameter):
         return "has no weights yet; run the model once on an example before converting"
     if weight.is_complex():
         return "has complex weights, for which there is no posterior"
-    original = next(kind for kind in type(module).__mro__ if kind in BAYESIAN)
-    if type(module).forward is not original.forward or "forward" in module.__dict__:
+    if bayesian_class(type(module)) is None or "forward" in module.__dict__:
         return (
-            "overrides forward, which would not use the posterior; replace it by its torch original, or register its "
-            "class with mnvi.register_layer"
+            "computes with its weight in a forward of its own, which would not use the posterior; let it call "
+            "super().forward, or register its class with mnvi.register_layer"
         )
-    if type(module) is not original:
-        return f"is a subclass of {original.__name__} and would lose that class; replace it by its torch original"
+    return None
+
+
+def _obstacle_of_parametrized(module: nn.Module) -> str | None:
+    names = set(cast(nn.ModuleDict, module.parametrizations))
+    if names != {"weight"} or type(module).__bases__[0] not in BAYESIAN:
+        return (
+            f"is parametrised in {', '.join(sorted(names))}; only the weight of torch's own layers may be: call "
+            "torch.nn.utils.parametrize.remove_parametrizations(layer, name) before converting"
+        )
     return None
 
 
@@ -67,7 +74,7 @@ def why_deterministic(module: nn.Module) -> str:
         >>> why_deterministic(torch.nn.Linear(4, 2))
         'not converted'
     """
-    if isinstance(module, tuple(BAYESIAN)):
+    if is_layer(module):
         return obstacle(module) or "not converted"
     if not _has_matrix(module):
         return "scales and shifts only"
@@ -87,9 +94,9 @@ def warn_if_mostly_deterministic(model: nn.Module) -> None:
     sizes: Counter[str] = Counter()
     total = 0
     seen: set[int] = set()
-    for module in model.modules():
-        known = isinstance(module, (*BAYESIAN, BayesianLayer))
-        for weight in module.parameters(recurse=False):
+    for _, module, parameters in owners(model):
+        known = is_layer(module)
+        for weight in parameters.values():
             if weight.dim() < 2 or id(weight) in seen:
                 continue
             seen.add(id(weight))
@@ -105,6 +112,27 @@ def warn_if_mostly_deterministic(model: nn.Module) -> None:
         "them a posterior with mnvi.register_layer, and see mnvi.summary(model)",
         stacklevel=3,
     )
+
+
+def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
+    """Name, module and its own parameters; what a parametrisation computes a weight from belongs to the layer.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2)))
+        >>> [(name, len(parameters)) for name, _, parameters in owners(net)]
+        [('', 0), ('0', 3)]
+    """
+    parts: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module in parts:
+            continue
+        own = dict(module.named_parameters(recurse=False))
+        if parametrize.is_parametrized(module):
+            inside = cast(nn.Module, module.parametrizations)
+            own |= {f"parametrizations.{key}": value for key, value in inside.named_parameters()}
+            parts.update(inside.modules())
+        yield name, module, own
 
 
 def _has_matrix(module: nn.Module) -> bool:

@@ -113,10 +113,18 @@ def traced_pairs(model: nn.Module) -> tuple[Pairs, _AsTraced]:
 
 
 def _fits(layer: Any, norm: Any) -> bool:
-    """Only plain layers without hooks: a subclass may compute something else, and a hook may read or set values."""
+    """Only plain layers without hooks: a subclass may change the output, and a hook may read or set values."""
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
-    if hooked or type(layer) not in _LAYERS or type(norm) not in NORMS:
+    if hooked or not _ends_with_its_weights(layer) or type(norm) not in NORMS:
         return False
     if isinstance(layer, BayesianLayer) and not can_be_frozen(layer):
         return False
     return norm.running_var is not None and bool(norm.num_features == geometry(layer).out_units(layer.weight))
+
+
+def _ends_with_its_weights(layer: Any) -> bool:
+    """Whether a layer's output is that of its linear operation; a subclass with a posterior may change the input."""
+    if type(layer) in _LAYERS:
+        return True
+    kinds = [kind for kind in _LAYERS if issubclass(kind, BayesianLayer) and isinstance(layer, kind)]
+    return any(type(layer).forward is kind.forward for kind in kinds)

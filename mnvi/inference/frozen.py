@@ -265,7 +265,7 @@ def freeze(layer: BayesianLayer, gain: Tensor | None = None, learnt: Tensor | No
             gain = widened(layer.weight).new_ones(layer.geometry.out_units(layer.weight))
         learnt = layer.weight if learnt is None else learnt
         constants = frozen.constants(layer, gain, learnt)  # needs the learnt posterior, which is still in place
-    for name in [name for name in layer._parameters if name not in ("weight", "bias")]:
+    for name in [name for name in layer._parameters if name not in layer.own_names]:
         delattr(layer, name)
     for name, constant in constants.items():
         layer.register_buffer(name, None if constant is None else constant.to(widened(layer.weight).dtype).clone())

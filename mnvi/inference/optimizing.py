@@ -13,6 +13,7 @@ from mnvi.inference.folding import fold_batch_norms
 from mnvi.inference.frozen import can_be_frozen, freeze, is_frozen
 from mnvi.inference.variances import set_variances
 from mnvi.layers.base import bayesian_layers
+from mnvi.layers.computed import store_weight
 from mnvi.moments._torch import plain_call, set_compiled_call
 from mnvi.posteriors import Variance, check_variance
 
@@ -60,6 +61,9 @@ def optimize_for_inference(
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize_for_inference: model must be a torch.nn.Module, got {type(model).__name__}")
     fast = copied("optimize_for_inference", uncompiled(model)).eval().requires_grad_(False)
+    for layer in bayesian_layers(fast):
+        if hasattr(layer, "stored_as"):  # its weight is computed, from now on it is a constant
+            store_weight(layer)
     if variance is not None:
         check_variance("optimize_for_inference", variance)
         set_variances(fast, variance)

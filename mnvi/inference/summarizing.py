@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnvi.conversion.obstacles import why_deterministic
+from mnvi.conversion.obstacles import owners, why_deterministic
 from mnvi.inference.batch_norm_pairs import NORMS, traced_pairs
 from mnvi.inference.exporting import evaluation_mode
 from mnvi.inference.optimizing import uncompiled
@@ -162,15 +162,16 @@ def summary(model: nn.Module, example: Any = None) -> Summary:
         run = None if example is None else _Run(model, example)
     seen: set[int] = set()
     rows = []
-    for name, module in model.named_modules():
-        own = {key: p for key, p in module.named_parameters(recurse=False) if id(p) not in seen}
+    for name, module, parameters in owners(model):
+        own = {key: p for key, p in parameters.items() if id(p) not in seen}
         seen.update(map(id, own.values()))
         fallbacks = () if run is None else tuple(run.fallbacks.get(name, {}))
-        listed = isinstance(module, (BayesianLayer, *NORMS)) or any(True for _ in module.parameters(recurse=False))
+        listed = isinstance(module, (BayesianLayer, *NORMS)) or bool(parameters)
         if not listed and not fallbacks:
             continue
         bayesian = isinstance(module, BayesianLayer)
-        added = [p for key, p in own.items() if bayesian and key not in ("weight", "bias")]
+        torchs = module.own_names if isinstance(module, BayesianLayer) else tuple(own)
+        added = [p for key, p in own.items() if key in module._parameters and key not in torchs]
         rows.append(
             LayerSummary(
                 name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -43,6 +43,7 @@ class BayesianLayer(nn.Module):
     rho: Tensor  # with MultiplicativeNoise
     log_var: Tensor  # with MeanField and SharedMeanField
     bias_log_var: Tensor | None  # with MeanField
+    own_names: tuple[str, ...] = ("weight", "bias")  # parameters that are not the posterior's
 
     def __init__(self, *args: Any, posterior: Posterior, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,6 +61,7 @@ class BayesianLayer(nn.Module):
                 f"{posterior!r}"
             )
         self.posterior = posterior
+        self.own_names = ("weight", "bias", *self._parameters)
         posterior.add_parameters(self)
 
     @property
@@ -76,6 +78,14 @@ class BayesianLayer(nn.Module):
     def fan_in(self) -> int:
         """Number of inputs that one output sums over."""
         return self.weight[0].numel()
+
+    @property
+    def stored_weight(self) -> Tensor:
+        """The parameter that holds the weight, or the first that it is computed from; tied layers share it."""
+        stored = self._parameters.get("weight")
+        if stored is None and "parametrizations" in self._modules:
+            return next(cast(nn.Module, self.parametrizations).parameters())
+        return self.weight if stored is None else stored
 
     def prepared(self, x: Tensor | Gaussian) -> tuple[Affine, Tensor | Gaussian]:
         """The linear operation for this input, and the input to apply it to.

@@ -29,14 +29,18 @@ BAYESIAN: dict[type[nn.Module], type[BayesianLayer]] = {
 def register_layer(original: type[nn.Module]) -> Callable[[LayerT], LayerT]:
     """Class decorator: :func:`mnvi.convert` turns layers of a class into the decorated class.
 
+    A subclass of torch's layers that calls ``super().forward`` needs no registration. One that computes with its weight
+    itself does.
+
     Args:
-        original: the class of deterministic layers; its subclasses need their own registration.
+        original: the class of deterministic layers; a subclass with a ``forward`` of its own needs its own
+            registration, unless it calls ``super().forward``.
 
     Example:
         >>> import torch, mnvi
         >>> class Doubled(torch.nn.Linear):
         ...     def forward(self, input):
-        ...         return super().forward(2 * input)
+        ...         return torch.nn.functional.linear(2 * input, self.weight, self.bias)
         >>> @mnvi.register_layer(Doubled)
         ... class BayesianDoubled(mnvi.layers.Linear):
         ...     def prepared(self, x):
