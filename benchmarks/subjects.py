@@ -16,7 +16,7 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
     "all_cnn": (mnvi.models.all_cnn, (3, 32, 32)),
     "resnet18": (lambda dropout=0.0: mnvi.models.resnet18(10, stem="cifar", dropout=dropout), (3, 32, 32)),
 }
-METHODS = ("deterministic", "mnvi", "mfvi", "mc_dropout")
+METHODS = ("deterministic", "mnvi", "mnvi_factored", "mfvi", "mc_dropout")
 MODES = ("eager", "channels_last", "compiled")
 
 
@@ -57,6 +57,8 @@ class Subject:
         net = build(dropout=0.1) if self.method == "mc_dropout" else build()
         if self.method == "mnvi":
             net = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1e-3))
+        if self.method == "mnvi_factored":
+            net = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1e-3, variance="factored"))
         if self.method == "mfvi":
             net = mnvi.convert(net, mnvi.MeanField(prior_variance=1e-3))
         if self.mode != "eager":

@@ -43,13 +43,38 @@ def one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
     if x.dim() == len(affine.stride) + 1:
         return one_channel(affine, x[None], weight)[0]
     if math.prod(weight.shape[2:]) == 1 and not any(affine.padding) and set(affine.stride) == {1}:
-        return _maps(x, weight)
-    maps = F.pad(_maps(x, weight), _margins(affine))
-    shifted = [maps[:, k : k + 1][window] for k, window in enumerate(_windows(affine, x, weight))]
+        return _reduced(x, weight, 0) if _is_reduced(weight) else _maps(x, weight)
+    margins = _margins(affine)
+    if _is_reduced(weight):  # separate tensors: the compiler cannot join the sums to what computes x through a cat
+        maps = [F.pad(_reduced(x, weight, k), margins) for k in range(math.prod(weight.shape[2:]))]
+    else:
+        maps = list(F.pad(_maps(x, weight), margins).split(1, 1))
+    shifted = [taken[window] for taken, window in zip(maps, _windows(affine, x, weight), strict=True)]
     total = shifted[0]
     for term in shifted[1:]:
         total = total + term
-    return total
+    return _Stored.apply(total) if is_fused() else total
+
+
+class _Stored(torch.autograd.Function):
+    """Makes the compiler store a value instead of computing it again wherever it is used.
+
+    Here each value is used for all channels. A view by strides is always of a stored tensor.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: Tensor) -> Tensor:
+        return value.as_strided(value.size(), value.stride())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        """Saves nothing: the value does not change."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 def one_channel_gradients(
@@ -79,13 +104,19 @@ def one_channel_gradients(
     return g_x, None if g_weight is None else g_weight.reshape(weight.shape)
 
 
+def _is_reduced(weight: Tensor) -> bool:
+    """Whether compiled code sums over channels itself, in one pass over x, together with what computes x."""
+    return is_fused() and math.prod(weight.shape[2:]) <= MOST_FUSED_TAPS
+
+
+def _reduced(x: Tensor, weight: Tensor, tap: int) -> Tensor:
+    """Σ_j b_jk x_j for one tap k: [batch, 1, positions...]."""
+    return (x * weight[0].flatten(1)[:, tap].view(-1, *(1,) * (x.dim() - 2))).sum(1, keepdim=True)
+
+
 def _maps(x: Tensor, weight: Tensor) -> Tensor:
     """Σ_j b_jk x_j for each tap k: [batch, taps, positions...]."""
     taps = weight[0].flatten(1)  # [in, taps]
-    if is_fused() and taps.shape[1] <= MOST_FUSED_TAPS:  # one pass over x, together with what computes x
-        channels = (-1, *(1,) * (x.dim() - 2))
-        sums = [(x * taps[:, k].view(channels)).sum(1, keepdim=True) for k in range(taps.shape[1])]
-        return sums[0] if len(sums) == 1 else torch.cat(sums, 1)
     if _channels_last(x):
         return (x.movedim(1, -1) @ taps).movedim(-1, 1)
     return (taps.T @ x.flatten(2)).unflatten(2, x.shape[2:])
