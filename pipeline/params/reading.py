@@ -33,6 +33,8 @@ from pipeline.values import EACH_ONCE, LISTED_AS_LIST, Name, Text, Texts, checke
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
 OPTIONAL = ("plugins", "recipes")
+OWN_TABLE = {"splits": "kfold", "folds": 10, "recipe": "table"}
+"""What an entry with a CSV file has if it does not say otherwise."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,8 @@ def _of_kind(form: type, path: str, raw: dict[str, Any], kind: str) -> None:
 def _dataset(name: str, raw: Any) -> Dataset:
     path = f"datasets.{name}"
     checked(Name, path, name)
+    if section(path, raw).get("file") is not None:
+        raw = {**OWN_TABLE, **raw}
     _of_kind(Dataset, path, raw, _kind(path, raw, ("table", "images", "folder")))
     dataset: Dataset = checked(Dataset, path, {"name": name, **raw})
     consistency.check_dataset(dataset)

@@ -41,6 +41,7 @@ from pipeline.values import (
 KINDS = ("regression", "classification")
 PRESETS = ("release", "paper")
 OPTIMIZERS = {"regression": ("sgd", "adam"), "classification": ("sgd", "adam", "amsgrad")}
+TARGETS = ("raw", "standardised")
 CROPS = {"imagenet-paper": 224, "imagenet-release": 224}
 """Side length in pixels of each augmentation's crop; the other augmentations keep the size of an image."""
 IN_COLOUR = {"cifar-release": 3}
@@ -217,6 +218,8 @@ class Experiment:
     # first epoch of each step: factor of the KL divergence
     kappa: Annotated[Schedule, Of("regression", needed=True)] = field(default_factory=dict)
     runs: Annotated[Count | None, Of("regression", needed=True)] = None
+    # what networks train on: targets in their own unit, or with mean 0 and deviation 1; scores are in their unit
+    targets: Annotated[str, known(*TARGETS), Of("regression")] = "raw"
     stem: Annotated[Stem | None, Of("classification")] = None  # of resnet18
     ood: Annotated[Texts, Of("classification")] = ()
     augmentation: Annotated[Augmentation | None, Of("classification", needed=True)] = None

@@ -13,7 +13,7 @@ from pipeline import files, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
 from pipeline.registry.metrics import measured
-from pipeline.regression import cell_networks, folds
+from pipeline.regression import baselines, cell_networks, folds
 from pipeline.regression.predictions import Judged, judge
 
 HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # DVC shows these; scores.json has all
@@ -25,7 +25,7 @@ def run(cell: Cell) -> None:
     cell = cell.with_hyperparameters(training["hyperparameters"])
     saved = files.read_tensors(cell.model / "replicas.pt", made_by)
     table, tests = folds.load(cell)
-    parts = folds.test_folds(table, tests[: training["folds"]])
+    parts = folds.test_folds(table, tests[: training["folds"]], cell.experiment.targets)
     plan = cell_networks.plan(cell, training["folds"], training["runs"])
     trained = cell_networks.restore(cell, plan, parts, saved)
     made_of = [files.sha256(cell.model / name) for name in ("training.json", "replicas.pt")]
@@ -40,8 +40,11 @@ def run(cell: Cell) -> None:
                 bar.advance()
                 if one.scores is None and one.epoch is None:  # training has already reported NaN losses
                     say(f"fold {one.fold}, run {one.run}: a prediction is not finite; the run is left out")
-        scores = _scores(cell, training, judged, len(table.y))
+        scores = {**_scores(cell, training, judged, len(table.y)), "baselines": baselines.rmse(parts)}
         flat = _flat(scores)
+        warning = baselines.verdict(cell.name, flat.get("rmse", 0.0), scores["baselines"], cell.experiment.targets)
+        if warning:
+            say(warning)
         headline = {name: flat[name] for name in HEADLINE if name in flat}
         files.write_json(cell.evaluate / "scores.json", scores)
         files.write_json(cell.evaluate / "metrics.json", headline)

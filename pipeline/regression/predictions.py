@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def judge(
         if failed:
             yield Judged(fold, run, None, min(failed))
             continue
-        prediction = _predict(cell, [trained.module(k) for k in group], folds[fold].held_x)
+        prediction = _predict(cell, [trained.module(k) for k in group], folds[fold])
         scores = measure(prediction, folds[fold].held_y) if prediction else {}
         yield Judged(fold, run, scores if scores and all(map(math.isfinite, scores.values())) else None)
 
@@ -62,11 +63,23 @@ def rmse(prediction: Distribution, y: Tensor) -> Tensor:
     return rmse_of_means(prediction.mean, y)
 
 
+def in_units(out: Any, fold: Fold) -> Any:
+    """The two heads, mean and log-variance, of a network's output in the target's unit."""
+    if (fold.target_mean, fold.target_std) == (0.0, 1.0):
+        return out
+    scale = torch.tensor([fold.target_std, 1.0])
+    shift = torch.tensor([fold.target_mean, 2 * math.log(fold.target_std)])
+    if isinstance(out, mnvi.Samples):
+        return mnvi.Samples(out.values * scale + shift)
+    return out * scale + shift
+
+
 @torch.no_grad()
-def _predict(cell: Cell, objectives: Sequence[mnvi.Objective], x: Tensor) -> Distribution | None:
+def _predict(cell: Cell, objectives: Sequence[mnvi.Objective], fold: Fold) -> Distribution | None:
     with paper_options():
-        outputs = [objective.net(x) for objective in objectives]
+        outputs = [objective.net(fold.held_x) for objective in objectives]
     out = mnvi.Samples(torch.stack(outputs)) if cell.known_method.members else outputs[0]
+    out = in_units(out, fold)
     parts = out.values if isinstance(out, mnvi.Samples) else out if isinstance(out, Tensor) else out.mean + out.var
     if not parts.isfinite().all():
         return None

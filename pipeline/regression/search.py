@@ -29,7 +29,7 @@ TOGETHER = 100  # networks that a trial trains at once
 
 def run(cell: Cell) -> None:
     table, tests = folds.load(cell)
-    parts = folds.validation_folds(table, tests)
+    parts = folds.validation_folds(table, tests, cell.experiment.targets)
     compiled = compiling.wanted(short(cell), parts, _plan(cell, parts))
     ledger = Ledger.of(cell, parts, compiled)
     depends_on = [cell.fingerprint("tune"), folds.digest(parts), compiled]

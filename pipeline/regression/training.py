@@ -23,7 +23,7 @@ EVERY = 10  # epochs between two points of the recorded loss
 def run(cell: Cell) -> None:
     cell = cell.tuned()
     table, tests = folds.load(cell)
-    parts = folds.test_folds(table, tests)
+    parts = folds.test_folds(table, tests, cell.experiment.targets)
     runs = number_of_runs(cell)
     plan = cell_networks.plan(cell, len(tests), runs)
     chunks = Chunks.of(cell, parts, plan)
@@ -92,7 +92,8 @@ def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked:
     nets = [trained.module(k).net for k in first]
     net = mnvi.Ensemble(nets) if cell.known_method.members else nets[0]
     inputs = {"mean": fold.mean.tolist(), "std": fold.std.tolist()}
-    tracking.model(tracked, net, cell, rows, inputs=inputs, step=cell.experiment.epochs)
+    targets = {"mean": fold.target_mean, "std": fold.target_std}
+    tracking.model(tracked, net, cell, rows, inputs=inputs, targets=targets, step=cell.experiment.epochs)
 
 
 def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]:

@@ -1,8 +1,10 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,7 +13,7 @@ from tracking_cases import runs
 
 import mnvi
 from pipeline import files, missing, tune
-from pipeline.regression import cell_networks, evaluation, folds
+from pipeline.regression import baselines, cell_networks, evaluation, folds, predictions
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,52 @@ def trained(method, failures=None):
     files.write_json(one.model / "training.json", {**report, **made_by})
     evaluation.run(one)
     return nets, parts, json.loads((one.evaluate / "scores.json").read_text())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", ["mnvi", "ensemble", "mc_dropout", "dvi", "deterministic"])
+def test_an_output_is_taken_back_to_the_unit_of_the_targets(method):
+    one = cell(method)
+    table, tests = folds.load(one)
+    parts = folds.test_folds(replace(table, y=1000 + 50 * table.y), tests, "standardised")
+    plan = cell_networks.plan(one, folds=1, runs=1)
+    nets = cell_networks.train(one, plan, parts)
+    objectives = [nets.module(k) for k in range(len(plan))]
+    prediction = predictions._predict(one, objectives, parts[0])
+    own_unit = replace(parts[0], target_mean=0.0, target_std=1.0)
+    in_training = predictions._predict(one, objectives, own_unit)
+    scale, shift = parts[0].target_std, parts[0].target_mean
+    torch.testing.assert_close(prediction.mean, in_training.mean * scale + shift, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(prediction.variance, in_training.variance * scale**2, rtol=1e-4, atol=0.0)
+
+
+def test_networks_worse_than_the_mean_of_the_targets_are_named():
+    baseline = {"mean": 77.0, "least_squares": 55.0}
+    said = baselines.verdict("mine-mnvi", 83.0, baseline, "raw")
+    assert said == (
+        "warning: mine-mnvi: the RMSE of the networks, 83, is above that of the mean of the training targets (77) and "
+        "that of least squares (55); `targets: standardised` in the experiment may help"
+    )
+    assert "standardised" not in baselines.verdict("mine-mnvi", 60.0, baseline, "standardised")
+    assert baselines.verdict("mine-mnvi", 54.0, baseline, "raw") is None
+
+
+def test_baselines_are_those_of_the_training_rows():
+    table, tests = folds.load(cell("mnvi"))
+    found = baselines.rmse(folds.test_folds(table, tests, "standardised"))
+    raw = baselines.rmse(folds.test_folds(table, tests))
+    errors = {"mean": [], "least_squares": []}
+    for rows in tests:
+        held = rows.tolist()
+        others = [row for row in range(len(table.y)) if row not in held]
+        x, y = table.x[others].numpy(), table.y[others].numpy()
+        matrix = np.column_stack([x, np.ones(len(x))])
+        weights = np.linalg.lstsq(matrix, y, rcond=None)[0]
+        predicted = np.column_stack([table.x[held].numpy(), np.ones(len(held))]) @ weights
+        errors["least_squares"].append(np.sqrt(np.mean((predicted - table.y[held].numpy()) ** 2)))
+        errors["mean"].append(np.sqrt(np.mean((y.mean() - table.y[held].numpy()) ** 2)))
+    expected = {name: statistics.fmean(values) for name, values in errors.items()}
+    assert found == pytest.approx(expected, rel=1e-4) and raw == pytest.approx(expected, rel=1e-4)
 
 
 def normal_log_density(y, mean, variance):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,22 @@ def test_inputs_are_standardised_on_the_training_rows_alone(table):
 def test_targets_keep_their_units(table):
     fold = folds.test_folds(table, table.tests)[1]
     assert fold.held_y.tolist() == list(range(1, 40, 4))
+
+
+def test_standardised_targets_are_those_of_the_training_rows_and_held_out_ones_keep_their_units(table):
+    fold = folds.test_folds(table, table.tests, "standardised")[1]
+    training = torch.tensor([float(row) for row in range(40) if row % 4 != 1])
+    assert fold.held_y.tolist() == list(range(1, 40, 4))
+    assert (fold.target_mean, fold.target_std) == pytest.approx(
+        (float(training.mean()), float(training.std(correction=0)))
+    )
+    torch.testing.assert_close(fold.y * fold.target_std + fold.target_mean, training)
+
+
+def test_equal_targets_are_not_divided_by_their_deviation(table):
+    constant = replace(table, y=torch.full_like(table.y, 7.0))
+    fold = folds.test_folds(constant, table.tests, "standardised")[0]
+    assert (fold.target_mean, fold.target_std) == (0.0, 1.0) and (fold.y == 7).all()
 
 
 def test_a_column_that_is_constant_within_a_fold_gives_zeros(table):
