@@ -71,6 +71,7 @@ ELSEWHERE = {
     "pipeline/images/seeds.py": "pipeline/images/test_images_evaluation.py",
     "pipeline/images/workers.py": "pipeline/images/test_images_training.py",
     "pipeline/missing.py": "pipeline/test_prepare.py",
+    "pipeline/regression/baselines.py": "pipeline/regression/test_regression_evaluation.py",
     "pipeline/regression/cell_networks.py": "pipeline/regression/test_regression_training.py",
     "pipeline/regression/chunks.py": "pipeline/regression/test_regression_training.py",
     "pipeline/regression/predictions.py": "pipeline/regression/test_regression_evaluation.py",
