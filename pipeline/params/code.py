@@ -67,7 +67,17 @@ AROUND = (
     "pipeline.tracking",
     "pipeline.values",
 )
-BY_NAME = ("mnvi._moved", "mnvi.inference", "mnvi.methods", "mnvi.metrics", "mnvi.models", "mnvi.replicas")
+BY_NAME = (
+    "mnvi._moved",
+    "mnvi.comparison",
+    "mnvi.inference",
+    "mnvi.methods",
+    "mnvi.metrics",
+    "mnvi.models",
+    "mnvi.replicas",
+    "mnvi.sklearn",
+    "mnvi.training",
+)
 LIBRARY = "mnvi"
 OWN = ("pipeline", LIBRARY)
 
