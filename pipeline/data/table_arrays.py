@@ -47,6 +47,7 @@ def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:
         "source": source,
         "rows": len(x),
         "features": x.shape[1],
+        "columns": [raw.heading[column] for column in raw.features] if raw.heading else None,
         "splits": dataset.splits,
         "tests": len(tests),
         "notes": notes,

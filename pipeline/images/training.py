@@ -181,7 +181,10 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
     with _tracked(job, parent) as child:
         _track(position["history"], child)
         inputs = augmentation.in_pixels(str(job.cell.experiment.normalisation))
-        tracking.model(child, net, job.cell, jobs.example(job), inputs=inputs, objective=score, step=epoch)
+        classes = jobs.summary(job.cell.data)["classes"]
+        tracking.model(
+            child, net, job.cell, jobs.example(job), inputs=inputs, classes=classes, objective=score, step=epoch
+        )
     files.write_json(done, _mark(job, parent))
 
 

@@ -11,6 +11,7 @@ import mnvi
 from mnvi.replicas import Replicas
 from pipeline import files, tracking
 from pipeline.console import say
+from pipeline.data.tablesets import Table
 from pipeline.params import Cell
 from pipeline.regression import cell_networks, folds
 from pipeline.regression.cell_networks import Replica
@@ -62,7 +63,7 @@ def run(cell: Cell) -> None:
         for point in history:
             tracked.metrics({"loss": point["loss"]}, step=int(point["epoch"]))
         tracked.artifact(cell.model / "training.json")
-        _log_model(cell, trained, parts[0], torch.as_tensor(table.x), tracked)
+        _log_model(cell, trained, parts[0], table, tracked)
 
 
 def number_of_runs(cell: Cell) -> int:
@@ -79,7 +80,7 @@ def busy(intervals: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked: tracking.Run) -> None:
+def _log_model(cell: Cell, trained: Replicas, fold: Fold, table: Table, tracked: tracking.Run) -> None:
     """Logs the network of fold 0 in run 0, the first of the plan; for an ensemble, all its members.
 
     The table averages over this network and others. Choosing the best of them would need the test rows, which must not
@@ -93,7 +94,16 @@ def _log_model(cell: Cell, trained: Replicas, fold: Fold, rows: Tensor, tracked:
     net = mnvi.Ensemble(nets) if cell.known_method.members else nets[0]
     inputs = {"mean": fold.mean.tolist(), "std": fold.std.tolist()}
     targets = {"mean": fold.target_mean, "std": fold.target_std}
-    tracking.model(tracked, net, cell, rows, inputs=inputs, targets=targets, step=cell.experiment.epochs)
+    tracking.model(
+        tracked,
+        net,
+        cell,
+        torch.as_tensor(table.x),
+        inputs=inputs,
+        targets=targets,
+        columns=table.summary.get("columns"),
+        step=cell.experiment.epochs,
+    )
 
 
 def _history(losses: Tensor, failures: dict[int, int]) -> list[dict[str, float]]:

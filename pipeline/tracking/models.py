@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from pipeline import registry
 from pipeline.files import read_json, read_tensors, write_json, write_tensors
 from pipeline.registry import networks
 from pipeline.registry.methods import METHODS
+from pipeline.tracking.registered import ALIAS
 from pipeline.tracking.store import quiet_import
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pipeline.params import Cell
     from pipeline.tracking.runs import Run
 
-ALIAS = "best"
 _NEEDED = ("mlflow", "torch", "numpy", "pandas")
 _EXAMPLE = 4  # rows
 _SERVED = Path(__file__).with_name("served.py")
@@ -49,6 +49,8 @@ def model(
     arguments: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     targets: Mapping[str, float] | None = None,
+    columns: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
     objective: float = math.nan,
     step: int = 0,
 ) -> None:
@@ -61,6 +63,8 @@ def model(
         arguments: arguments of the builder, as JSON values; default: derived from the experiment's network.
         inputs: "mean" and "std" of each feature or channel, if `predict` is to take inputs that are not standardised.
         targets: "mean" and "std" of the target, if `predict` is to answer in the target's unit.
+        columns: names of the features, if the table has a heading.
+        classes: names of the classes.
         objective: on validation data, smaller is better. The newest version with the best one gets the alias "best".
         step: the epoch of these weights.
     """
@@ -81,6 +85,8 @@ def model(
         "method_arguments": _method_arguments(net, cell),
         "inputs": None if inputs is None else dict(inputs),
         "targets": None if targets is None else dict(targets),
+        "columns": None if columns is None else list(columns),
+        "classes": None if classes is None else list(classes),
         "relu_floor": mnvi.options.PAPER_RELU_FLOOR,
     }
     write_json(folder / "settings.json", settings)
