@@ -25,14 +25,21 @@ def first_order(backward: Callable) -> Callable:
     saved tensors depend on the inputs, as in the second derivative of a loss, it would silently drop their part.
 
     Example:
-        >>> import torch, mnvi
-        >>> mean = torch.zeros(2, requires_grad=True)
-        >>> out = torch.relu(mnvi.Gaussian(mean, torch.ones(2))).mean.sum()
+        >>> import torch
+        >>> class Twice(torch.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         return 2 * x
+        ...     @staticmethod
+        ...     @first_order
+        ...     def backward(ctx, grad):
+        ...         return 2 * grad
+        >>> x = torch.zeros(2, requires_grad=True)
         >>> try:
-        ...     torch.autograd.grad(out, mean, create_graph=True)
+        ...     torch.autograd.grad(Twice.apply(x).sum(), x, create_graph=True)
         ... except RuntimeError as error:
         ...     print(str(error).split(";")[0])
-        ReLU: its backward pass cannot be differentiated again
+        Twice: its backward pass cannot be differentiated again
     """
 
     @functools.wraps(backward)

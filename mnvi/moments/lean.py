@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mnvi.moments._torch import is_traced
-from mnvi.moments.differentiation import first_order
 
 Formula = Callable[..., tuple[Tensor, Tensor]]
 
@@ -58,17 +57,25 @@ class _Recomputed(torch.autograd.Function):
         return _evaluate(formula, inputs)
 
     @staticmethod
-    @first_order
     def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: the gradients have to depend on the inputs themselves
+            return None, *_gradients(ctx.formula, inputs, (g_mean, g_var), create_graph=True)
 
-        def gradients(g_mean: Tensor, g_var: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-            leaves = [t.detach().requires_grad_() for t in inputs]
-            with torch.enable_grad():
-                outputs = ctx.formula(*leaves)
-            return torch.autograd.grad(outputs, leaves, (g_mean, g_var), materialize_grads=True)
+        def gradients(g_mean: Tensor, g_var: Tensor, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+            return _gradients(ctx.formula, [t.detach().requires_grad_() for t in inputs], (g_mean, g_var))
 
         return None, *_in_blocks(gradients, (g_mean, g_var, *inputs), len(inputs))
+
+
+def _gradients(
+    formula: Formula, inputs: Sequence[Tensor], gradients: tuple[Tensor, Tensor], create_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    wanted = [t for t in inputs if t.requires_grad]
+    with torch.enable_grad():
+        outputs = formula(*inputs)
+    found = iter(torch.autograd.grad(outputs, wanted, gradients, create_graph=create_graph, materialize_grads=True))
+    return tuple(next(found) if t.requires_grad else None for t in inputs)
 
 
 def _evaluate(formula: Formula, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

@@ -52,6 +52,22 @@ def gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, s
     return g_mean * cdf + 2 * through * (1 - cdf), g_var * cdf + slope * (0.5 * g_mean - through)
 
 
+def gradients_of_ingredients(
+    g_cdf: Tensor | None, g_slope: Tensor | None, cdf: Tensor, slope: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Gradients of Φ(d) and s = φ(d)/σ, from themselves: :math:`d = \Phi^{-1}(\Phi)`, :math:`1/\sigma = s/\varphi(d)`.
+
+    ∂Φ/∂μ = s, ∂Φ/∂v = −sd/2σ, ∂s/∂μ = −sd/σ, ∂s/∂v = s(d²−1)/2σ². Where Φ rounds to one, s is too small to matter.
+    """
+    noisy = (slope > 0) & (cdf > 0) & (cdf < 1)
+    ratio = torch.special.ndtri(torch.where(noisy, cdf, 0.5))
+    inverse = torch.where(noisy, slope, 0.0) / (INV_SQRT_2PI * torch.exp(-0.5 * ratio * ratio))
+    to_cdf = torch.zeros_like(cdf) if g_cdf is None else g_cdf
+    to_slope = torch.zeros_like(slope) if g_slope is None else g_slope * inverse
+    to_mean = slope * (to_cdf - ratio * to_slope)
+    return to_mean, 0.5 * slope * inverse * ((ratio * ratio - 1) * to_slope - ratio * to_cdf)
+
+
 def _tail(size: Tensor, density: Tensor) -> Tensor:
     r""":math:`\Phi(-a)` for :math:`a \ge 0`, given the density.
 

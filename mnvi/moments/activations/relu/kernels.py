@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import is_compiling, is_wrapped
+from mnvi.moments._torch import is_compiling, is_traced, is_wrapped
 from mnvi.moments.activations.relu import formula
 from mnvi.moments.differentiation import first_order
 from mnvi.moments.lean import in_memory_order
@@ -22,7 +22,10 @@ _FAR_IN_FLOAT64 = 37.0
 
 
 class ReLU(torch.autograd.Function):
-    """Saves E, Φ and φ/σ. The next layer saves E anyway, so the backward pass costs two tensors and no erf."""
+    """Saves E, Φ and φ/σ. The next layer saves E anyway, so the backward pass costs two tensors and no erf.
+
+    In eager mode Φ and φ/σ are outputs with gradients of their own, which derivatives of higher order use.
+    """
 
     generate_vmap_rule = True
 
@@ -37,21 +40,27 @@ class ReLU(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
         mean, var = inputs
         expectation, _, cdf, slope = output
-        ctx.mark_non_differentiable(cdf, slope)
+        if is_traced():
+            ctx.mark_non_differentiable(cdf, slope)
         ctx.set_materialize_grads(False)  # no zeros for the outputs that have no gradient
         ctx.save_for_backward(expectation, cdf, slope)
         ctx.dtypes = mean.dtype, var.dtype
 
     @staticmethod
-    @first_order
-    def backward(ctx: Any, g_mean: Tensor | None, g_var: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    def backward(
+        ctx: Any, g_mean: Tensor | None, g_var: Tensor | None, g_cdf: Tensor | None, g_slope: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         expectation, cdf, slope = ctx.saved_tensors
         g_mean = torch.zeros_like(expectation) if g_mean is None else g_mean
         g_var = torch.zeros_like(cdf) if g_var is None else g_var
         tensors = g_mean, g_var, expectation, cdf, slope
-        if blockable(*tensors):
+        higher = g_cdf is not None or g_slope is not None
+        if not higher and not torch.is_grad_enabled() and blockable(*tensors):
             return _blocked_gradients(*tensors)
         to_mean, to_var = formula.gradients(*tensors)
+        if higher:
+            more_to_mean, more_to_var = formula.gradients_of_ingredients(g_cdf, g_slope, cdf, slope)
+            to_mean, to_var = to_mean + more_to_mean, to_var + more_to_var
         return to_mean.to(ctx.dtypes[0]), to_var.to(ctx.dtypes[1])
 
 
