@@ -104,7 +104,7 @@ def test_a_penalty_on_the_gradient_of_the_objective_has_a_gradient():
             parameter -= small * s
     changed = sum(s.square().sum() for s in torch.autograd.grad(loss(), parameters))
     expected = small * float(sum(s.square().sum() for s in step))
-    assert float(penalty - changed) == pytest.approx(expected, rel=0.05)
+    assert (penalty.detach() - changed).item() == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -129,6 +129,6 @@ def test_second_derivatives_of_a_large_relu_are_those_of_the_formula(dtype):
     found = twice(kernels.ReLU.apply, x.mean, x.var)
     exact = twice(kernels.ReLUOfAnyOrder.apply, x.mean.double(), x.var.double())
     scale = x.var.double().sqrt(), x.var.double()
-    error = 2e-5 if dtype == torch.float32 else 1e-11
+    error = 2e-4 if dtype == torch.float32 else 1e-10  # of weights up to 5; 1e-5 where Φ rounds to one
     for one, other, unit in zip(found, exact, scale, strict=True):
         assert ((one - other) * unit).abs().max() <= error
