@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mnvi.moments.precision import widened
@@ -31,3 +32,45 @@ def square(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """
     square = widened(mean).square()
     return (square + var).to(mean.dtype), 2 * var * (var + 2 * square)
+
+
+def product_along(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    r"""Moments of the product of all entries along a dimension; exact for independent entries.
+
+    .. math:: E = \prod_i \mu_i, \qquad V = \prod_i (\mu_i^2 + v_i) - \prod_i \mu_i^2
+
+    :func:`product` joins neighbours, then the results, and so on: sums of positive terms, without the difference.
+
+    Example:
+        >>> import torch
+        >>> product_along(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 1.0]), 0)
+        (tensor(6.), tensor(44.))
+    """
+    mean, var = mean.movedim(dim, -1), var.movedim(dim, -1)
+    if mean.shape[-1] == 0:
+        return mean.new_ones(mean.shape[:-1]), var.new_zeros(var.shape[:-1])
+    while mean.shape[-1] > 1:
+        if mean.shape[-1] % 2:  # a known factor of one fills the last pair
+            mean = torch.cat([mean, torch.ones_like(mean[..., :1])], -1)
+            var = torch.cat([var, torch.zeros_like(var[..., :1])], -1)
+        mean, var = product(mean[..., ::2], var[..., ::2], mean[..., 1::2], var[..., 1::2])
+    return mean.squeeze(-1), var.squeeze(-1)
+
+
+def running_product(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Moments of the product of an entry and all before it along a dimension; exact, each entry by itself.
+
+    Each round joins a stretch of entries with the equally long one before it, so n entries take log n rounds.
+
+    Example:
+        >>> import torch
+        >>> running_product(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 1.0]), 0)
+        (tensor([1., 2., 6.]), tensor([ 1.,  4., 44.]))
+    """
+    mean, var = mean.movedim(dim, -1), var.movedim(dim, -1)
+    reach = 1
+    while reach < mean.shape[-1]:
+        later = product(mean[..., :-reach], var[..., :-reach], mean[..., reach:], var[..., reach:])
+        mean, var = (torch.cat([t[..., :reach], p], -1) for t, p in zip((mean, var), later, strict=True))
+        reach *= 2
+    return mean.movedim(-1, dim), var.movedim(-1, dim)

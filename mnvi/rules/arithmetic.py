@@ -149,6 +149,22 @@ def cumsum(input: Gaussian, dim: int, *, dtype: torch.dtype | None = None, out: 
     return _result(torch.cumsum(input.mean, dim, dtype=dtype), torch.cumsum(input.var, dim))
 
 
+@RULES.rule(*every("prod"))
+def prod(input: Gaussian, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Gaussian:
+    x = input if dtype is None else input.to(dtype)
+    if dim is None or not x.dim():
+        return Gaussian.trusted(*products.product_along(x.mean.flatten(), x.var.flatten(), 0))
+    product = Gaussian.trusted(*products.product_along(x.mean, x.var, dim))
+    return product.map(lambda t: t.unsqueeze(dim)) if keepdim else product
+
+
+@RULES.rule(*every("cumprod"))
+def cumprod(input: Gaussian, dim: int, *, dtype: Any = None, out: None = None) -> Gaussian:
+    """Variance of each entry by itself: the result does not record that neighbours share most of their factors."""
+    x = input if dtype is None else input.to(dtype)
+    return Gaussian.trusted(*products.running_product(x.mean, x.var, dim)) if x.dim() else x
+
+
 @RULES.rule(*every("mean"))
 def mean(
     input: Gaussian,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mnvi.moments import products
 from mnvi.moments._torch import in_dynamo
+from mnvi.moments.multilinear import multilinear
 from mnvi.moments.precision import full_precision, widened
 from mnvi.moments.sparse import squared
 from mnvi.rules.table import RULES, every
@@ -129,7 +130,7 @@ def tensordot(a: Value, b: Value, dims: Any = 2, out: None = None) -> Gaussian:
 
 @RULES.rule(torch.einsum)
 def einsum(equation: Any, *operands: Any) -> Gaussian:
-    r"""Exact for one operand and for two independent ones.
+    r"""Exact for any number of independent operands; three and more: :func:`mnvi.moments.multilinear.multilinear`.
 
     If only one operand has a summed index, or the other is broadcast along it, that sum comes first, so that no entry
     occurs twice in one output. Then :math:`V = V_a(V_b + B\circ B) + (A\circ A)V_b` as in a matrix product.
@@ -138,11 +139,12 @@ def einsum(equation: Any, *operands: Any) -> Gaussian:
         raise TypeError("einsum: for a Gaussian the indices must be given as a string, e.g. 'bij,bjk->bik'")
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = tuple(operands[0])
-    if len(operands) > 2:
-        raise TypeError(f"einsum: {len(operands)} operands with a Gaussian among them; contract them two at a time")
-    if len(operands) == 2 and operands[0] is operands[1]:
-        raise TypeError("einsum: both operands are the same Gaussian, which is not independent of itself")
+    random = [id(x) for x in operands if isinstance(x, Gaussian)]
+    if len(set(random)) < len(random):
+        raise TypeError("einsum: two operands are the same Gaussian, which is not independent of itself")
     terms, result = _parse(equation, operands)
+    if len(operands) > 2:
+        return _several(terms, result, operands)
     if len(operands) == 1:
         return operands[0].map(lambda t: torch.einsum(f"{terms[0]}->{result}", t))
     sizes = [dict(zip(term, x.shape, strict=True)) for term, x in zip(terms, operands, strict=True)]
@@ -156,6 +158,27 @@ def einsum(equation: Any, *operands: Any) -> Gaussian:
         kept.append(keep)
         reduced.append(_rearranged(f"{term}->{keep}", operand))
     return _contract(lambda a, b: torch.einsum(f"{kept[0]},{kept[1]}->{result}", a, b), *reduced)
+
+
+def _several(terms: list[str], result: str, operands: tuple) -> Gaussian:
+    sizes: dict[str, int] = {}
+    for term, x in zip(terms, operands, strict=True):
+        for letter, size in zip(term, x.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    kept, means, variances = [], [], []
+    for term, x in zip(terms, operands, strict=True):
+        repeated = tuple(d for d, letter in enumerate(term) if x.shape[d] == 1 < sizes[letter])  # broadcast: no index
+        mean, var = (x.mean, x.var) if isinstance(x, Gaussian) else (x, None)
+        kept.append("".join(letter for d, letter in enumerate(term) if d not in repeated))
+        means.append(mean.squeeze(repeated))
+        variances.append(None if var is None else var.squeeze(repeated))
+    refuse_complex(*means)
+    expectation = torch.einsum(f"{','.join(kept)}->{result}", *means)
+    dtype = torch.float64 if expectation.dtype == torch.float64 else torch.float32
+    with full_precision(expectation):
+        wide = [None if var is None else var.to(dtype) for var in variances]
+        var = multilinear(kept, result, [mean.to(dtype) for mean in means], wide)[1]
+    return Gaussian.trusted(expectation, var)
 
 
 def _parse(equation: str, operands: tuple) -> tuple[list[str], str]:

@@ -289,10 +289,8 @@ def test_a_function_on_a_part_of_the_line_is_advised_the_first_order_rule(functi
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: torch.cumprod(x, 1),
         lambda x: F.bilinear(x, x.mean, torch.ones(1, 2, 2)),
         lambda x: torch.linalg.inv(x),
-        lambda x: torch.prod(x, 1),
     ],
 )
 def test_a_function_that_is_not_elementwise_is_not_advised_to_be_taken_for_one(call):
