@@ -103,19 +103,19 @@ class BayesianLayer(nn.Module):
         out = self.posterior.output(self, affine, mean, var)
         if current().spatial == "independent" or not isinstance(out, Gaussian):
             return out
-        return self._with_shared(out, affine, mean, x.shared if isinstance(x, Gaussian) else None)
+        return self._with_shared(out, affine, x)
 
-    def _with_shared(self, out: Gaussian, affine: Affine, mean: Tensor, shared: Tensor | None) -> Gaussian:
+    def _with_shared(self, out: Gaussian, affine: Affine, x: Tensor | Gaussian) -> Gaussian:
         """The output with the covariance between its positions, which share the layer's weights."""
-        dims = range(1, out.dim() - 1) if affine.channel_dim == -1 else range(affine.channel_dim + 1, 0)
+        dims = positions.layer_positions(affine, out.dim())
         if all(out.shape[d] == 1 for d in dims):
             return out
+        mean, var, shared = (x.mean, x.var, x.shared) if isinstance(x, Gaussian) else (x, None, None)
         if shared is not None and any(shared.shape[d] != 1 for d in dims):
             shared = None  # positions in other dimensions than those of this layer
         spreads = self.weight_variance(), self.bias_variance()
-        return Gaussian.trusted(
-            out.mean, out.var, positions.through_weights(affine, mean, shared, self.weight, *spreads, out.shape)
-        )
+        out.shared = positions.through_weights(affine, mean, var, shared, self.weight, *spreads, out.var)
+        return out
 
     def weight_variance(self) -> Tensor:
         """Posterior variance of every weight, in the shape of ``weight``."""

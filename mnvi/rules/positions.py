@@ -78,12 +78,6 @@ def _keep(result: Any, handler: Callable, args: tuple, kwargs: dict[str, Any]) -
     return with_shared(result, _input(args, kwargs).shared)
 
 
-def _relu(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
-    x = _input(args, kwargs)
-    mean, var = (positions.some_positions(t, x.shared) for t in (x.mean, x.var))
-    return with_shared(result, positions.through_slope(x.shared, positions.relu_slope(mean, var)))
-
-
 def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     x, *rest = args
     if not isinstance(x, Gaussian) or x.shared is None:
@@ -95,7 +89,8 @@ def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[
     def expectation(shifted: Tensor) -> Tensor:
         return cast(Tensor, handler(Gaussian.trusted(shifted, var), *rest, **kwargs).mean)
 
-    return with_shared(result, positions.through_slope(x.shared, positions.slope(expectation, mean, var)))
+    derivatives = positions.slope_and_curvature(expectation, mean, var)
+    return with_shared(result, positions.through_slope(x.shared, mean, var, *derivatives))
 
 
 def _scaled(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
@@ -264,11 +259,10 @@ def _register(rule: Rule, *functions: Callable) -> None:
 
 
 _ELEMENTWISE = """
-    relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
+    relu relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
     leaky_relu prelu rrelu clamp clip clamp_min clamp_max hardtanh hardsigmoid softshrink hardshrink threshold elu celu
     gelu erfc softplus logsigmoid log_sigmoid pow square
 """
-_register(_relu, *every("relu"))
 for _name in _ELEMENTWISE.split():
     _register(_elementwise, *every(_name))
 _register(_scaled, F.batch_norm, torch.batch_norm)

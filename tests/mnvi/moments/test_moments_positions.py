@@ -15,32 +15,88 @@ GEOMETRIES = {
     "dilated, in groups": (Affine((1, 1), (2, 1), (2, 1), False, (0, 0), 2), (4, 2, 3, 3), (4, 5, 5)),
     "conv3d": (Affine((1, 1, 1), (1, 0, 1), (1, 1, 1), False, (0, 0, 0), 1), (2, 2, 3, 2, 1), (2, 3, 3, 2)),
     "transposed": (Affine((2, 2), (1, 0), (1, 1), True, (1, 0), 2), (4, 2, 3, 3), (4, 3, 3)),
+    "pointwise": (Affine((1, 1), (0, 0), (1, 1), False, (0, 0), 1), (3, 2, 1, 1), (2, 3, 4)),
     "linear": (Affine(), (3, 2), (6, 2)),
 }
 
 
-def by_definition(affine: Affine, mean: Tensor, weight: Tensor, spread: Tensor) -> Tensor:
-    """Mean over pairs of output positions of the covariance that the weights cause, one weight after the other."""
+def by_definition(affine: Affine, mean: Tensor, covariance: Tensor, weight: Tensor, spread: Tensor) -> Tensor:
+    """Covariance between output positions, [units, positions, positions]: one weight, and one input unit, at a time.
+
+    ``covariance`` is that of the positions of each input unit, [positions, positions].
+    """
     units = torch.eye(weight.numel()).double().view(-1, *weight.shape)
+    places = covariance.shape[0]
     total: Tensor | float = 0.0
-    for unit, s in zip(units, spread.flatten(), strict=True):
-        seen = affine(mean, unit)
-        dims = tuple(range(seen.dim() - 1)) if affine.stride is None else tuple(range(1, seen.dim()))
-        total = total + s * seen.mean(dims).square()
+    for j in range(mean.shape[-1] if affine.stride is None else mean.shape[0]):
+        inputs = torch.zeros(places, *mean.shape).double()  # every position of unit j by itself
+        for place in range(places):
+            unit = inputs[place, :, j] if affine.stride is None else inputs[place, j]
+            unit.view(-1)[place] = 1.0
+        maps = torch.stack([_by_unit(affine, affine(inputs, w)) for w in units])  # [weights, inputs, units, positions]
+        known = _by_unit(affine, affine(mean[None], torch.zeros_like(weight)))  # only for its shape
+        second = covariance + _outer(mean[:, j] if affine.stride is None else mean[j])
+        noise = torch.einsum("w,wiup,ik,wkuq->upq", spread.flatten(), maps, second, maps)
+        whole = torch.einsum("w,wiup->iup", weight.flatten(), maps)
+        total = total + noise + torch.einsum("iup,ik,kuq->upq", whole, covariance, whole)
+        assert known.shape[1:] == maps.shape[2:]
     assert isinstance(total, Tensor)
     return total
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
-def test_the_covariance_of_a_known_input_is_that_of_its_weights(name):
+def _outer(vector: Tensor) -> Tensor:
+    flat = vector.flatten()
+    return flat[:, None] * flat
+
+
+def _by_unit(affine: Affine, out: Tensor) -> Tensor:
+    """[batch, units, positions]"""
+    return out.transpose(1, 2) if affine.stride is None else out.flatten(2)
+
+
+def _case(name: str, correlation: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The covariance found, the mean over pairs by definition, and the mean variance."""
     affine, weight_shape, input_shape = GEOMETRIES[name]
     generator = torch.Generator().manual_seed(0)
-    weight, spread = (torch.rand(weight_shape, generator=generator).double() for _ in range(2))
-    x = torch.randn(1, *input_shape, generator=generator).double()
-    outputs = affine(x, weight).shape
-    found = positions.through_weights(affine, x, None, weight, spread, None, outputs)
-    torch.testing.assert_close(found.flatten(), by_definition(affine, x[0], weight, spread))
-    assert found.dim() == len(outputs)
+    weight, spread = (torch.randn(weight_shape, generator=generator).double() for _ in range(2))
+    spread = spread.square()
+    x = torch.randn(input_shape, generator=generator).double()
+    places = x[..., 0].numel() if affine.stride is None else x[0].numel()
+    covariance = torch.zeros(places, places).double()
+    var = shared = None
+    if correlation is not None:
+        covariance = 0.3 * (correlation + (1 - correlation) * torch.eye(places)).double()
+        var = torch.full_like(x, 0.3)[None]
+        units = x[:1] if affine.stride is None else x[(slice(None), *[slice(1)] * (x.dim() - 1))]
+        shared = torch.full_like(units, 0.3 * correlation)[None]
+    expected = by_definition(affine, x, covariance, weight, spread)
+    variance = expected.diagonal(dim1=1, dim2=2)
+    out = affine(x[None], weight)
+    laid_out = variance.T if affine.stride is None else variance
+    found = positions.through_weights(affine, x[None], var, shared, weight, spread, None, laid_out.reshape(out.shape))
+    count = variance.shape[1]
+    assert found.dim() == out.dim()
+    return found.flatten(), (expected.sum((1, 2)) - variance.sum(1)) / (count * (count - 1)), variance.mean(1)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_covariance_for_a_known_input_is_exact(name):
+    found, expected, _ = _case(name, None)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", ["linear", "pointwise"])
+def test_the_covariance_for_a_random_input_is_exact_without_windows(name, correlation):
+    found, expected, _ = _case(name, correlation)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_covariance_for_a_random_input_differs_at_borders_alone(name, correlation):
+    found, expected, variance = _case(name, correlation)
+    assert ((found - expected).abs() < 0.05 * variance).all()
 
 
 def test_reshaping_keeps_positions_apart_from_channels():
@@ -52,13 +108,39 @@ def test_reshaping_keeps_positions_apart_from_channels():
 
 
 @pytest.mark.parametrize("function", [torch.tanh, torch.square, torch.nn.functional.gelu])
-def test_the_slope_is_the_mean_derivative(function):
+def test_slope_and_curvature_are_mean_derivatives(function):
     mean, var = torch.linspace(-2, 2, 5).double(), torch.full((5,), 0.3).double()
-    noise = torch.randn(400_000, 1, generator=torch.Generator().manual_seed(0)).double()
+    noise = torch.randn(200_000, 1, generator=torch.Generator().manual_seed(0)).double()
 
     def expectation(shifted: Tensor) -> Tensor:
         return function(shifted + var.sqrt() * noise).mean(0)
 
     z = (mean + var.sqrt() * noise).requires_grad_()
-    (derivative,) = torch.autograd.grad(function(z).sum(), z)
-    torch.testing.assert_close(positions.slope(expectation, mean, var), derivative.mean(0), rtol=0.02, atol=0.005)
+    (first,) = torch.autograd.grad(function(z).sum(), z, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), z)
+    slope, curvature = positions.slope_and_curvature(expectation, mean, var)
+    torch.testing.assert_close(slope, first.mean(0).detach(), rtol=0.01, atol=0.005)
+    torch.testing.assert_close(curvature, second.mean(0), rtol=0.02, atol=0.005)
+
+
+def test_a_relu_carries_the_covariance_of_weights_as_sampled_ones_do():
+    """One layer of random weights on similar and dissimilar inputs: the first case of the closure."""
+    generator = torch.Generator().manual_seed(0)
+    inputs, units, places, alpha = 24, 400, 30, 0.05
+    x = torch.randn(inputs, 3, generator=generator).double() @ torch.randn(3, places, generator=generator).double()
+    x = x.relu()
+    weight = torch.randn(units, inputs, generator=generator).double()
+    mean, var = weight @ x, alpha * weight.square() @ x.square()
+    covariance = alpha * torch.einsum("ij,jp,jq->ipq", weight.square(), x, x)
+    pairs = places * (places - 1)
+    shared = ((covariance.sum((1, 2)) - var.sum(1)) / pairs)[None, :, None]
+    slope = torch.special.ndtr(mean / var.sqrt())
+    curvature = torch.exp(-0.5 * mean.square() / var) / (2 * torch.pi * var).sqrt()
+    found = positions.through_slope(shared, *(t[None] for t in (mean, var, slope, curvature))).mean()
+    factors = torch.randn(4000, units, inputs, generator=generator, dtype=torch.float32) * alpha**0.5 + 1
+    rectified = torch.relu((factors * weight.float()) @ x.float())
+    total, own = rectified.sum(2).var(0), rectified.var(0).sum(1)
+    expected = ((total - own) / pairs).mean()
+    assert 0.8 < found / expected < 1.1
+    without_similarity = (shared[0, :, 0] * slope.mean(1).square()).mean()
+    assert without_similarity < found
