@@ -16,6 +16,8 @@ from mnvi.inference.optimizing import uncompiled
 from mnvi.layers.base import BayesianLayer
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.montecarlo import MonteCarlo
+from mnvi.moments import factored
+from mnvi.moments.precision import widened
 from mnvi.rules.fallbacks import listening
 
 _LONGEST = 60  # characters of a cell
@@ -35,6 +37,8 @@ class LayerSummary:
         folds_into: for a batch norm, the layer that absorbs it in :func:`mnvi.optimize_for_inference`.
         called: whether the example reached it; None without an example.
         fallbacks: functions that fell back, for the example, to a coarser assumption than the options ask for.
+        missed: for a layer with factored variances, how far the factors are from its squared weights
+            (:func:`mnvi.moments.factored.miss`); None if its variances are exact.
     """
 
     name: str
@@ -46,11 +50,14 @@ class LayerSummary:
     folds_into: str | None = None
     called: bool | None = None
     fallbacks: tuple[str, ...] = ()
+    missed: float | None = None
 
     @property
     def remarks(self) -> str:
-        """Folding, fallbacks and a missing call, in words."""
+        """Factored variances, folding, fallbacks and a missing call, in words."""
         found = []
+        if self.missed is not None:
+            found.append(f"variances factored, off by {self.missed:.2f}")
         if self.folds_into is not None:
             found.append(f"folds into {self.folds_into or 'the model'}")
         if self.bayesian and self.called is False:
@@ -183,9 +190,17 @@ def summary(model: nn.Module, example: Any = None) -> Summary:
                 folding.get(name),
                 None if run is None else name in run.called,
                 fallbacks,
+                _missed(module) if isinstance(module, BayesianLayer) else None,
             )
         )
     return Summary(tuple(rows))
+
+
+@torch.no_grad()
+def _missed(layer: BayesianLayer) -> float | None:
+    if not layer.posterior.is_factored(layer):
+        return None
+    return float(factored.miss(layer.geometry, widened(layer.weight).square()))
 
 
 def _folding(model: nn.Module) -> dict[str, str]:

@@ -178,3 +178,12 @@ def test_the_printed_table_has_aligned_columns_and_totals() -> None:
 def test_a_wrong_argument_is_named() -> None:
     with pytest.raises(TypeError, match=r"summary: model must be a torch\.nn\.Module, got Tensor"):
         mnvi.summary(torch.ones(1))
+
+
+def test_layers_with_factored_variances_are_marked():
+    net = nn.Sequential(nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 30))
+    table = mnvi.summary(mnvi.convert(net, mnvi.MultiplicativeNoise(1.0, variance="factored")))
+    assert 0.1 < table["0"].missed < 0.3
+    assert f"variances factored, off by {table['0'].missed:.2f}" in str(table)
+    assert table["2"].missed is None and table["4"].missed is None  # few inputs; the last layer
+    assert mnvi.summary(mnvi.convert(net, mnvi.MultiplicativeNoise(1.0)))["0"].missed is None
