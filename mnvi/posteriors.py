@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SMALLEST_PRIOR_VARIANCE = 1e-9
 Variance = Literal["exact", "factored"]
+AnyVariance = Literal["exact", "factored", "separable"]  # the last one for inference only, see mnvi.inference.frozen
 
 
 class Posterior(ABC):
@@ -39,7 +40,7 @@ class Posterior(ABC):
         [True, True]
     """
 
-    variance: Variance = "exact"
+    variance: AnyVariance = "exact"
 
     @abstractmethod
     def add_parameters(self, layer: BayesianLayer) -> None:
@@ -79,7 +80,7 @@ class Posterior(ABC):
 
         See :mod:`mnvi.moments.factored` for the equations and :func:`mnvi.moments.factored.worthwhile` for the layers.
         """
-        return self.variance == "factored" and factored.worthwhile(layer.geometry, layer.weight)
+        return self.variance != "exact" and factored.worthwhile(layer.geometry, layer.weight)
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ def check_variance(where: str, variance: object) -> None:
         raise ValueError(f"{where}: variance={variance!r} must be 'exact' or 'factored'")
 
 
-def with_variance(posterior: Posterior, variance: Variance) -> Posterior:
+def with_variance(posterior: Posterior, variance: AnyVariance) -> Posterior:
     """The same posterior with exact or factored variances.
 
     Example:

@@ -14,6 +14,7 @@ from mnvi.layers.base import BayesianLayer
 from mnvi.moments import factored
 from mnvi.moments.affine import Affine
 from mnvi.moments.factored import Factors
+from mnvi.moments.one_channel import separable
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 
@@ -146,22 +147,31 @@ class FrozenFactoredNoise(FrozenPosterior):
 
     .. math:: V = a\,b^\top(v + (r\circ x)^2), \qquad r = \sqrt{\alpha/(1+\alpha)}
 
-    with :math:`1+\alpha` inside b. A batch norm scales only a, so folding does not change the result.
+    with :math:`1+\alpha` inside b. A batch norm scales only a, so folding does not change the result. Where b is nearly
+    a product of channels and taps (:func:`mnvi.moments.factored.separated`), and results may change, it becomes one.
     """
 
     def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         alpha = F.softplus(widened(layer.rho))
         rows, columns = factored.factors(layer.geometry, widened(learnt).square())
+        taps = None
+        if _learnt(layer).variance == "separable" and (parts := factored.separated(layer.geometry, columns)):
+            columns, taps = parts
         return {
             "noise": layer.geometry.along_input((alpha / (1 + alpha)).sqrt()),
             "rows": rows * gain,
             "columns": columns * layer.geometry.along_weight(1 + alpha, columns),
+            "taps": taps,
         }
 
     def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         noise = mean * widened(layer.noise)
         noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
-        return factored.spread_out(affine, widened(layer.rows), factored.summed(affine, noisy, widened(layer.columns)))
+        if layer.taps is None:
+            sums = factored.summed(affine, noisy, widened(layer.columns))
+        else:
+            sums = separable(affine, noisy, widened(layer.columns), widened(layer.taps))
+        return factored.spread_out(affine, widened(layer.rows), sums)
 
     def weight_variance(self, layer: Any) -> Tensor:
         """Exact: only the variances of outputs are factored."""

@@ -28,6 +28,8 @@ LARGEST_MISS = 0.3
 """Layers whose :func:`miss` is larger stay exact."""
 FEWEST_OUTPUTS = 16
 """Layers with fewer outputs in a group stay exact: they cost little, and there are few outputs to average an error."""
+LARGEST_TAP_MISS = 0.05
+"""For inference, b becomes a product of channels and taps where that changes no sum by more than this."""
 MOST_LAST_OUTPUTS = 1024
 """A last layer with no more outputs stays exact: nothing after it averages its errors, and it costs little."""
 
@@ -93,6 +95,30 @@ def miss(affine: Affine, matrix: Tensor) -> Tensor:
     found = factors(affine, matrix)
     size = found.rows.norm().clamp(min=torch.finfo(matrix.dtype).tiny)
     return (matrix - product(affine, found)).norm() / size
+
+
+def separated(affine: Affine, columns: Tensor) -> tuple[Tensor, Tensor] | None:
+    r"""b as a product of channels and taps, :math:`b_{jk} \approx b_j d_k`, or None where it is not nearly one.
+
+    The sums over channels and over taps stay. :math:`\|b_{jk} - b_j d_k\|` is the error of s, relative to its size,
+    for inputs as in :func:`miss`; it must not exceed ``LARGEST_TAP_MISS``.
+
+    Args:
+        affine: the layer's linear operation; a matrix product, groups and transposed convolutions give None.
+        columns: b.
+
+    Example:
+        >>> import torch
+        >>> conv = Affine((1,), (0,), (1,), False, (0,))
+        >>> separated(conv, torch.tensor([[[0.1, 0.1], [0.4, 0.4]]]))
+        (tensor([[[0.2000],
+                 [0.8000]]]), tensor([[[0.5000, 0.5000]]]))
+    """
+    if affine.stride is None or affine.transposed or affine.groups > 1 or columns[0, 0].numel() == 1:
+        return None
+    channels = columns.sum(list(range(2, columns.dim())), keepdim=True)
+    taps = columns.sum(1, keepdim=True)
+    return (channels, taps) if (columns - channels * taps).norm() <= LARGEST_TAP_MISS else None
 
 
 def worthwhile(affine: Affine, weight: Tensor) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -50,10 +50,42 @@ def one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
     else:
         maps = list(F.pad(_maps(x, weight), margins).split(1, 1))
     shifted = [taken[window] for taken, window in zip(maps, _windows(affine, x, weight), strict=True)]
-    total = shifted[0]
-    for term in shifted[1:]:
-        total = total + term
+    total = _total(shifted)
     return _Stored.apply(total) if is_fused() else total
+
+
+def separable(affine: Affine, x: Tensor, channels: Tensor, taps: Tensor) -> Tensor:
+    """:func:`one_channel` for the weight ``channels * taps``: a sum over the channels, then one map through the taps.
+
+    Args:
+        affine: a convolution without groups, not transposed.
+        x: its input.
+        channels: a factor for each input channel, [1, in, 1...].
+        taps: a factor for each tap, [1, 1, kernel...].
+
+    Example:
+        >>> import torch
+        >>> conv = Affine((1,), (0,), (1,), False, (0,))
+        >>> separable(conv, torch.ones(1, 2, 4), torch.ones(1, 2, 1), torch.ones(1, 1, 3))
+        tensor([[[6., 6.]]])
+    """
+    assert affine.stride is not None
+    if x.dim() == len(affine.stride) + 1:
+        return separable(affine, x[None], channels, taps)[0]
+    if not is_fused():
+        return affine((x * channels).sum(1, keepdim=True) if is_compiling() else _maps(x, channels), taps)
+    summed = F.pad(_reduced(x, channels, 0), _margins(affine))
+    factors = taps.flatten()
+    terms = [factors[k] * summed[window] for k, window in enumerate(_windows(affine, x, taps))]
+    total: Tensor = _Stored.apply(_total(terms))
+    return total
+
+
+def _total(terms: Sequence[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
 
 
 class _Stored(torch.autograd.Function):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mnvi.moments.affine import Affine
-from mnvi.moments.one_channel import one_channel, one_channel_gradients
+from mnvi.moments.one_channel import one_channel, one_channel_gradients, separable
 from mnvi.moments.tracing import for_compiler
 
 CASES = {
@@ -54,3 +54,15 @@ def test_gradients_are_those_of_torchs_convolution(case: str, last: bool) -> Non
     only_weight = one_channel_gradients(affine, grad, x.detach(), weight.detach(), False, True)
     assert only_weight[0] is None
     torch.testing.assert_close(only_weight[1], expected[1])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("case", ["1d", "padded", "strided, dilated", "one channel in", "25 taps", "unbatched", "3d"])
+def test_channels_and_taps_one_after_the_other(case: str, last: bool, fused: bool) -> None:
+    torch.manual_seed(0)
+    affine, shape, kernel = CASES[case]
+    x, weight = laid_out(shape, last), laid_out(kernel, last)
+    channels, taps = weight.flatten(2).sum(2).view(1, -1, *(1,) * (len(kernel) - 2)), weight[:, :1]
+    with for_compiler(fused):
+        torch.testing.assert_close(separable(affine, x, channels, taps), affine(x, channels * taps))
