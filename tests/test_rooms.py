@@ -16,6 +16,7 @@ ELSEWHERE = {
     "mnvi/_moved.py": "mnvi/test_saved_before.py",
     "mnvi/conversion/converting.py": "mnvi/conversion/test_convert.py",
     "mnvi/conversion/copying.py": "mnvi/conversion/test_convert.py",
+    "mnvi/conversion/reading.py": "mnvi/conversion/test_mean_calls.py",
     "mnvi/inference/batch_norm_pairs.py": "mnvi/inference/test_optimizing.py",
     "mnvi/inference/folding.py": "mnvi/inference/test_optimizing.py",
     "mnvi/inference/frozen.py": "mnvi/inference/test_optimizing.py",

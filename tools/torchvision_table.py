@@ -7,7 +7,7 @@
 Every network gets random weights and is converted unmodified. It counts as working when
 
 - forward and backward pass in training and evaluation mode give finite means, variances >= 0 and finite gradients, and
-  in training every parameter gets a gradient;
+  every parameter gets a gradient that gets one in the network itself;
 - in the limit of no noise the mean equals the deterministic output and the variance vanishes.
 
 Each network runs in its own process, so that its memory is released. Figures go to docs/torchvision.json, the table to
@@ -18,22 +18,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-import mnvi
+from tools.collected import checks
+from tools.collected.subject import Subject
+from tools.writing import write
 
 DOCS = Path(__file__).parent.parent / "docs"
 RECORDS, TABLE = DOCS / "torchvision.json", DOCS / "torchvision.md"
-NO_NOISE = -90.0
-TOLERANCE = 1e-6
 CLASSES = 10
 
 # Input sides that some families require; the others take the smallest that all their poolings allow.
@@ -53,7 +50,7 @@ def side(name: str) -> int:
 
 
 def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
-    """Try one network; raise AssertionError, or the network's own exception, if a check fails.
+    """Try one network; raise :class:`tools.collected.checks.Failed` if a check fails.
 
     Args:
         pixels: side of the images, if not the family's own.
@@ -61,85 +58,15 @@ def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
     """
     from mnvi._torchvision import torchvision
 
-    torch.manual_seed(0)
     pixels = pixels or side(name)
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = True  # without it these networks warn
-    started = time.perf_counter()
-    net = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **options)
-    x = torch.randn(2, 3, pixels, pixels)
-    _wake(net, x)
-    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1e-2))
 
-    for training in (True, False):
-        bayesian.train(training).zero_grad()
-        outputs = _outputs(bayesian(x))
-        for out in outputs:
-            assert out.mean.isfinite().all() and out.var.isfinite().all(), f"not finite, training={training}"
-            assert (out.var >= 0).all() and out.var.max() > 0, f"variance not positive, training={training}"
-        torch.stack([out.mean.square().mean() + out.var.mean() for out in outputs]).sum().backward()
-        _check_gradients(bayesian, training)
+    def build() -> Subject:
+        net = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **options)
+        return Subject(net, (torch.randn(2, 3, pixels, pixels),), str(pixels))
 
-    error, variance = _without_noise(net, bayesian, x)
-    assert error < TOLERANCE, f"without noise the mean is off by {error:.1e}"
-    assert variance < TOLERANCE**2, f"without noise the variance is {variance:.1e}"
-    return {
-        "model": name,
-        "works": True,
-        "parameters": sum(p.numel() for p in net.parameters()),
-        "added": sum(p.numel() for p in bayesian.parameters()) - sum(p.numel() for p in net.parameters()),
-        "layers": len(mnvi.bayesian_layers(bayesian)),
-        "side": pixels,
-        "error_without_noise": error,
-        "variance_without_noise": variance,
-        "seconds": round(time.perf_counter() - started, 1),
-    }
-
-
-@torch.no_grad()
-def _wake(net: nn.Module, x: Tensor) -> None:
-    """Makes a signal reach the output; without one, every check would be empty.
-
-    Some heads start with zero weights, and an untrained batch norm without statistics of its data lets signals die out.
-    """
-    for module in net.modules():
-        if isinstance(module, nn.Linear) and not module.weight.any():
-            nn.init.normal_(module.weight, std=0.1)
-        if isinstance(module, nn.BatchNorm2d):
-            module.momentum = None  # a running mean over all batches, so that one batch is enough
-    net.train()(x)
-
-
-def _outputs(out: mnvi.Gaussian | tuple) -> list[mnvi.Gaussian]:
-    """The outputs as a list; networks with auxiliary heads return several."""
-    return [out] if isinstance(out, mnvi.Gaussian) else [part for part in out if part is not None]
-
-
-def _check_gradients(model: nn.Module, training: bool) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.grad is None:
-            assert not training, f"{name} gets no gradient in training"
-        else:
-            assert parameter.grad.isfinite().all(), f"the gradient of {name} is not finite, training={training}"
-
-
-@torch.no_grad()
-def _without_noise(net: nn.Module, bayesian: nn.Module, x: Tensor) -> tuple[float, float]:
-    """Largest deviation of the mean and largest variance, relative to the scale of the deterministic output.
-
-    In float64: deep networks with random weights amplify the rounding errors of float32 to any size.
-    """
-    net.double()
-    bayesian.zero_grad()
-    bayesian.double()
-    bayesian.load_state_dict(net.state_dict(), strict=False)  # training mode moved the batch norms' statistics
-    for name, parameter in bayesian.named_parameters():
-        if name.endswith("rho"):
-            parameter.fill_(NO_NOISE)
-    expected: Tensor = net.eval()(x.double())
-    (out,) = _outputs(bayesian.eval()(x.double()))
-    scale = expected.abs().max()
-    return float((out.mean - expected).abs().max() / scale), float(out.var.max() / scale.square())
+    return {"model": name, "side": pixels, **checks.examine(build)}
 
 
 def table(records: dict[str, dict]) -> str:
@@ -164,13 +91,6 @@ def table(records: dict[str, dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="default: all networks that are not yet in docs/torchvision.json")
@@ -191,8 +111,8 @@ def main() -> None:
             reason = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
             records[name] = {"model": name, "works": False, "reason": reason}
         print(f"{name:24} {records[name].get('seconds', records[name].get('reason'))}", flush=True)
-        _write(RECORDS, json.dumps(dict(sorted(records.items())), indent=1) + "\n")
-        _write(TABLE, table(records))
+        write(RECORDS, json.dumps(dict(sorted(records.items())), indent=1) + "\n")
+        write(TABLE, table(records))
 
 
 if __name__ == "__main__":

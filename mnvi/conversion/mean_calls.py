@@ -6,35 +6,38 @@ the value first; for anything but a random value they do what they did before.
 
 This reaches the methods of the class: plain, static and class methods, properties, functions nested inside them, and
 methods under decorators that use ``functools.wraps``. It also reaches functions that a module holds as an attribute,
-such as a lambda. It does not reach functions that these call, nor a base class's method that an override calls through
-``super()``: there the call fails, and :func:`explain_mean_calls` adds the line and what to write.
+such as a lambda, and functions that these call by a global name, such as ``pool(x)``. It does not reach other functions
+(``pooling.pool(x)``), nor a base class's method that an override calls through ``super()``: there the call fails, and
+:func:`explain_mean_calls` adds the line and what to write.
 """
 
 from __future__ import annotations
 import __future__
 
 import ast
-import dis
 import functools
-import inspect
 import linecache
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from types import CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Iterable
+from contextlib import suppress
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
+from mnvi.conversion.reading import calls_method, definition, with_nested
 from mnvi.moments._torch import is_compiling
 from mnvi.values.base import RandomValue
 
 _NAMES = ("mean", "var", "std")
-_CALL = "_mnvi_call_method"
+_CALL, _OLD, _NEW = "_mnvi_call_method", "_mnvi_old_", "_mnvi_new_"
 _KNOWN = ("torch.nn.", "mnvi.layers", "mnvi.models")  # modules here make no such calls
 _MADE: dict[type[nn.Module], type[nn.Module]] = {}
+_FOREIGN = {"torch", "mnvi", "numpy", *sys.stdlib_module_names}  # their functions stay as they are
+_CALLED: dict[FunctionType, FunctionType] = {}  # functions that others call, rewritten
 
 
 def call_method(value: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -168,7 +171,8 @@ def _adapt(function: FunctionType) -> FunctionType:
     """
     old = function.__code__
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
-    code = _rewrite(function)
+    called = _called(function)
+    code = _rewrite(function, called)
     wrapped = inner = function.__dict__.get("__wrapped__")
     holding = [name for name, cell in cells.items() if wrapped is not None and _content(cell) is wrapped]
     if holding and isinstance(wrapped, FunctionType):
@@ -176,6 +180,8 @@ def _adapt(function: FunctionType) -> FunctionType:
     if code is old and inner is wrapped:
         return function
     cells |= {_CALL: CellType(call_method), **{name: CellType(inner) for name in holding}}
+    for name, new in called.items():
+        cells |= {_OLD + name: CellType(function.__globals__[name]), _NEW + name: CellType(new)}
     closure = tuple(cells[name] for name in code.co_freevars)
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     made.__kwdefaults__ = function.__kwdefaults__
@@ -193,111 +199,81 @@ def _content(cell: CellType) -> Any:
         return None
 
 
+def _called(function: FunctionType) -> dict[str, FunctionType]:
+    """The functions to rewrite that a function calls by a global name: this name, and the function rewritten."""
+    codes = list(with_nested(function.__code__))
+    local = {name for code in codes for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)}
+    found = {}
+    for name in sorted({name for code in codes for name in code.co_names} - local):
+        value = function.__globals__.get(name)
+        if not isinstance(value, FunctionType) or (value.__module__ or "").partition(".")[0] in _FOREIGN:
+            continue
+        if value not in _CALLED:
+            _CALLED[value] = value  # for functions that call each other in a circle
+            with suppress(ValueError):  # its source cannot be read
+                _CALLED[value] = _adapt(value)
+        if _CALLED[value] is not value:
+            found[name] = _CALLED[value]
+    return found
+
+
 class _AskTheValue(ast.NodeTransformer):
-    """``x.mean(…)`` becomes ``_mnvi_call_method(x, "mean", …)``."""
+    """``x.mean(…)`` becomes ``_mnvi_call_method(x, "mean", …)``.
+
+    ``pool(…)`` becomes ``(_mnvi_new_pool if pool is _mnvi_old_pool else pool)(…)``, so that a function that replaces
+    ``pool`` later is called.
+    """
+
+    def __init__(self, called: Iterable[str]) -> None:
+        self.called = set(called)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _NAMES:
             target, name = node.func.value, ast.Constant(node.func.attr)
             node = ast.Call(ast.Name(_CALL, ast.Load()), [target, name, *node.args], node.keywords)
+        elif isinstance(node.func, ast.Name) and node.func.id in self.called:
+            same, old, new = node.func, *(ast.Name(prefix + node.func.id, ast.Load()) for prefix in (_OLD, _NEW))
+            node.func = ast.IfExp(ast.Compare(same, [ast.Is()], [old]), new, same)
         return node
 
 
-def _rewrite(function: FunctionType) -> CodeType:
-    """The function's code with its calls rewritten; line numbers stay."""
+def _rewrite(function: FunctionType, called: Iterable[str] = ()) -> CodeType:
+    """The function's code with its calls rewritten, also those of functions by these names; line numbers stay."""
     old = function.__code__
-    if not any(name in code.co_names for code in _with_nested(old) for name in _NAMES):
+    if not called and not any(name in code.co_names for code in with_nested(old) for name in _NAMES):
         return old
-    definition = _definition(old)
-    if definition is None:
-        if old.co_name != "<lambda>" and any(_calls(code, function.__globals__) for code in _with_nested(old)):
+    written = definition(old)
+    if written is None:
+        if old.co_name != "<lambda>" and any(
+            calls_method(code, _NAMES, function.__globals__) for code in with_nested(old)
+        ):
             raise ValueError(
                 f"convert: {function.__qualname__} calls .mean(), .var() or .std() on a value and its source cannot be "
                 "read, so the call cannot be rewritten for a Gaussian; use torch.mean(x, dim) there"
             )
         return old
-    arguments = definition.args  # defaults and annotations come from the function
+    arguments = written.args  # defaults and annotations come from the function
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
-    _AskTheValue().visit(definition)
-    body: ast.stmt = ast.Expr(definition) if isinstance(definition, ast.Lambda) else definition
+    _AskTheValue(called).visit(written)
+    body: ast.stmt = ast.Expr(written) if isinstance(written, ast.Lambda) else written
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
             argument.annotation = None
     # Names such as `self.__hidden` contain the name of the class around them.
     owner = old.co_qualname.split(".")[-2:-1]
-    frame = ast.parse(f"def make({', '.join((*old.co_freevars, _CALL))}):\n    class {_class_name(owner)}: pass")
+    added = [_CALL, *(prefix + name for name in called for prefix in (_OLD, _NEW))]
+    frame = ast.parse(f"def make({', '.join((*old.co_freevars, *added))}):\n    class {_class_name(owner)}: pass")
     frame.body[0].body[0].body = [body]  # type: ignore[attr-defined]
     flags = old.co_flags & __future__.annotations.compiler_flag
     module = compile(ast.fix_missing_locations(frame), old.co_filename, "exec", flags, dont_inherit=True)
-    new = list(_with_nested(module))[3]  # after the module, `make` and the class
-    return new.replace(co_qualname=old.co_qualname) if _CALL in new.co_freevars else old
+    new = list(with_nested(module))[3]  # after the module, `make` and the class
+    return new.replace(co_qualname=old.co_qualname) if set(added) & set(new.co_freevars) else old
 
 
 def _class_name(owner: list[str]) -> str:
     return owner[0] if owner and owner[0].isidentifier() else "_"
-
-
-def _definition(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None:
-    """The syntax tree that code was compiled from, without decorators; None if it cannot be read or is ambiguous."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-        indented = lines[0][:1].isspace()
-        tree = ast.parse("if True:\n" * indented + "".join(lines))
-    except (OSError, SyntaxError, IndexError):
-        return None
-    ast.increment_lineno(tree, first - 1 - indented)
-    if code.co_name == "<lambda>":
-        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
-        return lambdas[0] if len(lambdas) == 1 else None
-    block: Any = tree.body[0]
-    definition = block.body[0] if indented else block
-    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) or definition.name != code.co_name:
-        return None
-    definition.decorator_list, definition.returns = [], None
-    if sys.version_info >= (3, 12):
-        definition.type_params = []
-    return definition
-
-
-def _with_nested(code: CodeType) -> Iterator[CodeType]:
-    """The code and the code of lambdas, comprehensions and functions inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_nested(constant)
-
-
-def _calls(code: CodeType, names: dict[str, Any]) -> bool:
-    """Whether bytecode calls one of these methods; a module's function such as ``torch.mean`` does not count."""
-    instructions = list(dis.get_instructions(code))
-    for i, load in enumerate(instructions):
-        if load.opname not in ("LOAD_METHOD", "LOAD_ATTR") or load.argval not in _NAMES:
-            continue
-        before = instructions[i - 1]
-        if before.opname == "LOAD_GLOBAL" and isinstance(names.get(before.argval), ModuleType):
-            continue
-        # Python 3.12 has one instruction for both; its lowest bit says that a call follows.
-        if load.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and (load.arg or 0) & 1):
-            return True
-        if _unpacks_into(instructions[i + 1 :]):
-            return True
-    return False
-
-
-def _unpacks_into(following: list[dis.Instruction]) -> bool:
-    """Whether the top of the stack is called as in ``f(*args)``, which loads a method like any other value."""
-    above = 0
-    for instruction in following:
-        effect = dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
-        # The call takes the function, a NULL (above it since Python 3.13) and the arguments, and leaves a result.
-        if instruction.opname == "CALL_FUNCTION_EX" and above == -effect - (sys.version_info < (3, 13)):
-            return True
-        above += effect
-        if above < 0:
-            return False
-    return False
 
 
 def _reduce(self: nn.Module, protocol: int) -> tuple:

@@ -134,6 +134,9 @@ def rrelu(
     return out
 
 
+_OUT_OF_REACH = 1e18  # in float32 the squares of larger bounds overflow, infinite ones among them
+
+
 @RULES.rule(*every("clamp", "clip"))
 def clamp(x: Gaussian, min: Bound = None, max: Bound = None, *, out: None = None) -> Gaussian:
     for name, bound in (("min", min), ("max", max)):
@@ -147,9 +150,16 @@ def clamp(x: Gaussian, min: Bound = None, max: Bound = None, *, out: None = None
 
 
 def _clamp(mean: Tensor, var: Tensor, low: Bound, high: Bound) -> tuple[Tensor, Tensor]:
+    if not isinstance(low, Tensor) and low is not None and low <= -_OUT_OF_REACH:
+        low = None
+    if not isinstance(high, Tensor) and high is not None and high >= _OUT_OF_REACH:
+        high = None
+    if low is None and high is None:
+        return mean, var
     if low is not None and high is not None:
         if isinstance(low, Tensor) or isinstance(high, Tensor):
-            low, high = (torch.as_tensor(bound, dtype=var.dtype, device=var.device) for bound in (low, high))
+            bounds = (torch.as_tensor(bound, dtype=var.dtype, device=var.device) for bound in (low, high))
+            low, high = (bound.clamp(-_OUT_OF_REACH, _OUT_OF_REACH) for bound in bounds)
             return piecewise.ramp(mean, var, torch.minimum(low, high), high)
         return piecewise.ramp(mean, var, low=float(min(low, high)), high=float(high))  # torch lets max win
     if low is not None:

@@ -72,14 +72,12 @@ def scaled_dot_product_attention(
     query: Value,
     key: Value,
     value: Value,
-    attn_mask: Tensor | None = None,
+    attn_mask: Value | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    if isinstance(attn_mask, Gaussian):
-        raise TypeError("scaled_dot_product_attention: attn_mask must be a tensor, got a Gaussian; pass attn_mask.mean")
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
     if is_causal:
@@ -92,17 +90,20 @@ def scaled_dot_product_attention(
 
 
 def attend(
-    query: Value, key: Value, value: Value, mask: Tensor | None, dropout_p: float, scale: float
+    query: Value, key: Value, value: Value, mask: Value | None, dropout_p: float, scale: float
 ) -> tuple[Value, Value]:
-    """``softmax(scale · query keyᵀ + mask) value`` and the weights; True in a boolean mask takes part."""
+    """``softmax(scale · query keyᵀ + mask) value`` and the weights; True in a boolean mask takes part.
+
+    A mask that is a Gaussian is a bias with uncertainty, such as one for relative positions that the network computes.
+    """
     scores: Any = torch.matmul(cast(Tensor, query) * scale, cast(Tensor, key).transpose(-2, -1))
     if mask is None:
         weights = F.softmax(scores, -1)
     else:
-        if mask.dtype == torch.bool:
+        if isinstance(mask, Tensor) and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -math.inf)
         # A row that attends to nothing is zero, as in torch, not 0/0.
-        nothing = (mask == -math.inf).all(-1, keepdim=True)
+        nothing = ((mask.mean if isinstance(mask, Gaussian) else mask) == -math.inf).all(-1, keepdim=True)
         weights = F.softmax(scores + mask.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
     weights = F.dropout(weights, dropout_p, dropout_p > 0)
     return torch.matmul(weights, cast(Tensor, value)), weights

@@ -3,6 +3,7 @@ import functools
 import inspect
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -331,14 +332,61 @@ def test_a_function_that_a_module_holds_is_adapted_in_the_copy_alone(function) -
     assert written[1].function is function
 
 
-def test_a_helper_outside_the_class_is_not_touched() -> None:
+def twice(x: Tensor) -> Tensor:
+    return 2 * gap(x)
+
+
+def around(x: Tensor, depth: int) -> Tensor:
+    return gap(x) if depth == 0 else around(x, depth - 1)
+
+
+class CallsByName(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        return gap(self.layer(x))
+
+
+class CallsFurtherAway(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        return twice(self.layer(x)) / 2
+
+
+class CallsAround(Layered):
+    def forward(self, x: Tensor) -> Tensor:
+        return around(self.layer(x), 0)
+
+
+@pytest.mark.parametrize("kind", [CallsByName, CallsFurtherAway, CallsAround])
+def test_functions_that_a_method_calls_by_name_are_rewritten_for_it_alone(kind: type[Layered]) -> None:
+    codes = [function.__code__ for function in (gap, twice, around)]
+    net, x = converted(kind()), torch.ones(1, 3)
+    torch.testing.assert_close(net(x).var, net.layer(x).var.mean(1) / 4)
+    assert [function.__code__ for function in (gap, twice, around)] == codes
+    assert torch.equal(copy.deepcopy(net)(x).var, net(x).var)
+
+
+def test_a_function_that_is_replaced_after_conversion_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = converted(CallsByName()), torch.ones(1, 3)
+    monkeypatch.setitem(globals(), "gap", lambda x: x[:, 0])
+    assert torch.equal(net(x).mean, net.layer(x).mean[:, 0])
+
+
+def test_a_function_called_as_an_attribute_is_not_rewritten() -> None:
     class Calling(Layered):
         def forward(self, x: Tensor) -> Tensor:
-            return gap(self.layer(x))
+            return functions.gap(self.layer(x))
 
-    code = gap.__code__
+    functions = SimpleNamespace(gap=gap)
     net = converted(Calling())
-    assert gap.__code__ is code
     line = gap.__code__.co_firstlineno + 1
     with pytest.raises(TypeError, match=rf"write torch.mean\(x, ...\) \(.*test_mean_calls.py, line {line}, in gap\)"):
         net(torch.ones(1, 3))
+
+
+def test_a_local_name_hides_a_global_function() -> None:
+    class Hiding(Layered):
+        def forward(self, x: Tensor) -> Tensor:
+            gap = torch.sin
+            return gap(self.layer(x))
+
+    net, x = converted(Hiding()), torch.ones(1, 3)
+    assert torch.equal(net(x).mean, torch.sin(net.layer(x)).mean)

@@ -389,6 +389,17 @@ def test_clamp_takes_tensors_as_bounds_and_they_get_gradients():
     assert torch.autograd.gradcheck(moments, (low, high))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [1e20, 1e38, math.inf])
+@pytest.mark.parametrize("kind", [float, torch.tensor])
+def test_bounds_out_of_reach_of_a_clamp_change_nothing(kind, far, dtype):
+    x = mnvi.Gaussian(torch.tensor([0.0, 5.0, -3.0], dtype=dtype), torch.tensor([1e-8, 1.0, 100.0], dtype=dtype))
+    both, above, below = torch.clamp(x, kind(-far), kind(far)), torch.clamp(x, kind(-far), 2.0), torch.clamp(x, 1, far)
+    for found, expected in ((both, x), (above, torch.clamp(x, max=2.0)), (below, torch.clamp(x, min=1.0))):
+        torch.testing.assert_close(found.mean, expected.mean.to(found.dtype), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found.var, expected.var.to(found.var.dtype), rtol=1e-5, atol=1e-12)
+
+
 @pytest.mark.parametrize("option", ["moments", "taylor"])
 def test_clamp_by_wider_bounds_is_that_of_every_row(option):
     x, low = gaussian(3), torch.tensor([[-1.0, 0.0, 0.5], [0.5, -2.0, 1.0]], dtype=torch.float64)

@@ -156,9 +156,21 @@ def test_attention_takes_tensors_beside_gaussians(random):
     torch.testing.assert_close(out.var, same.var)
 
 
-def test_attention_refuses_a_random_mask_and_two_masks():
-    with pytest.raises(TypeError, match="attn_mask"):
-        F.scaled_dot_product_attention(*operands(), attn_mask=gaussian(4, 4))
+def test_a_mask_may_be_random():
+    q, k, v = operands()
+    bias = gaussian(4, 4)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-2, -1)) + bias
+    expected = torch.matmul(torch.softmax(scores, -1), v)
+    torch.testing.assert_close(out.mean, expected.mean)
+    torch.testing.assert_close(out.var, expected.var)
+    known = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.mean)
+    assert not torch.allclose(out.var, known.var)
+    alone = F.scaled_dot_product_attention(q.mean, k.mean, v.mean, attn_mask=bias)
+    assert (alone.var > 0).all()
+
+
+def test_attention_refuses_two_masks():
     with pytest.raises(ValueError, match="not both"):
         F.scaled_dot_product_attention(*operands(), attn_mask=BOOL_MASK, is_causal=True)
 

@@ -1,0 +1,1 @@
+"""Networks of third-party collections, for ``python -m tools.collections_table``."""
