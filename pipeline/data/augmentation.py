@@ -44,6 +44,11 @@ class Augmentation:
     hue: float = 0.0  # turns of the colour circle, in either direction
     gamma: float = 0.0  # an exponent in 1 ± gamma
 
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether it crops and flips alone."""
+        return self == Augmentation(crop=self.crop, flip=self.flip)
+
 
 AUGMENTATIONS = {
     "none": Augmentation(),
@@ -78,9 +83,10 @@ def normaliser(name: str) -> Callable[[Tensor], Tensor]:
     def normalise(images: Tensor) -> Tensor:
         if images.shape[1] != len(mean):
             raise StudyError(f"normalisation: {name} is for {len(mean)} channels, not {images.shape[1]}")
-        colours = images.float() / 255 if images.dtype == torch.uint8 else images
-        centre, width = (torch.tensor(values, device=colours.device).view(1, -1, 1, 1) for values in (mean, std))
-        return (colours - centre) / width
+        centre, width = (torch.tensor(values, device=images.device).view(1, -1, 1, 1) for values in (mean, std))
+        # In place: allocating a large batch on a CPU takes longer than computing it.
+        shifted = images.float().div_(255).sub_(centre) if images.dtype == torch.uint8 else images - centre
+        return shifted.div_(width)
 
     return normalise
 
@@ -90,10 +96,12 @@ def changed(photo: Tensor, how: Augmentation, generator: Generator) -> Tensor:
 
     Crops and flips leave bytes, a quarter of what has to be moved; rotations and colours return floats in [0, 1].
     """
-    images = _pixels([photo], how.crop, generator)
-    if how.rotation or how.translation or how.scale or how.colour or how.hue or how.gamma:
-        images = images.float() / 255
-    return _colours(_geometry(images, how, generator), how, generator)[0]
+    if how.crop is not None:
+        photo = _crop(photo, how.crop, generator)
+    if how.keeps_bytes:
+        flipped = how.flip and bool(_uniform(photo[None], 1.0, generator) < 0)
+        return photo.flip(-1) if flipped else photo
+    return _colours(_geometry(photo[None].float() / 255, how, generator), how, generator)[0]
 
 
 def as_asked(name: str, batch: Batch) -> Tensor:

@@ -191,3 +191,13 @@ def test_impossible_requests_are_named() -> None:
         transform("none", "cifar10", training=False)(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), generator())
     with pytest.raises(StudyError, match="different sizes"):
         transform("none", "cifar10", training=False)([torch.zeros(3, 8, 8), torch.zeros(3, 8, 9)], generator())
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_photograph_alone_changes_as_in_a_batch(name: str, seed: int) -> None:
+    photo = torch.randint(256, (3, 230, 240), dtype=torch.uint8, generator=generator(seed))
+    alone = augmentation.changed(photo, AUGMENTATIONS[name], generator(seed))
+    assert alone.dtype == (torch.uint8 if name in ("none", "imagenet-paper", "imagenet-release") else torch.float32)
+    expected = transform(name, "imagenet", training=True)([photo], generator(seed))
+    assert torch.equal(augmentation.normaliser("imagenet")(alone[None]), expected)
