@@ -87,18 +87,21 @@ class Contents:
 def publish(given: Mapping[str, Path], root: Anywhere) -> Contents:
     """Uploads files and folders under these names; skips content that storage already has."""
     listed: dict[str, str] = {}
-    waiting: list[tuple[Path, str]] = []
+    small: list[tuple[Path, str]] = []
+    large: list[tuple[Path, str]] = []
     for name, path in given.items():
         stated = checksums(path)
         present = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-        for file in sorted({*present, *(path / large for large in stated)}):
+        for file in sorted({*present, *(path / inside for inside in stated)}):
             inside = file.relative_to(path).as_posix()
             digest = stated.get(inside) or files.sha256(file)
-            waiting.append((file, digest))
+            (large if inside in stated else small).append((file, digest))
             listed[(PurePosixPath(name) / inside).as_posix()] = digest
-    with ThreadPoolExecutor(AT_A_TIME) as pool, progress(f"upload to {root}", len(waiting), "files") as bar:
-        for _ in pool.map(lambda one: _put(one[0], root, one[1]), waiting):
+    with ThreadPoolExecutor(AT_A_TIME) as pool, progress(f"upload to {root}", len(large), "large files") as bar:
+        for _ in pool.map(lambda one: _put(one[0], root, one[1]), large):
             bar.advance()
+    for file, digest in small:
+        _put(file, root, digest)
     text = json.dumps(listed, sort_keys=True).encode()
     digest = hashlib.sha256(text).hexdigest()
     with tempfile.TemporaryDirectory(prefix="mnvi-") as folder:

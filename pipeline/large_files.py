@@ -8,6 +8,7 @@ oldest ones are deleted first, and fetched again if they are still needed.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
 from pathlib import Path
@@ -87,15 +88,20 @@ def _fetch(root: storage.Anywhere, digest: str, copy: Path) -> None:
     _make_room(copy)
 
 
-def _make_room(newest: Path) -> None:
-    """Deletes the oldest copies until the rest fits; a process that is reading one keeps what it has opened."""
+def limit() -> float:
+    """Bytes that the copies of a node may take."""
     given = os.environ.get(LIMIT)
-    if not given:
-        return
     try:
-        limit = float(given) * 1e9
+        return float(given) * 1e9 if given else math.inf
     except ValueError as error:
         raise StudyError(f"{LIMIT}={given}: expected a number of gigabytes, e.g. 20") from error
+
+
+def _make_room(newest: Path) -> None:
+    """Deletes the oldest copies until the rest fits; a process that is reading one keeps what it has opened."""
+    most = limit()
+    if most == math.inf:
+        return
     copies = []
     for path in newest.parent.iterdir():
         if path.suffix or path.name.startswith("."):
@@ -107,7 +113,7 @@ def _make_room(newest: Path) -> None:
         copies.append((status.st_mtime, status.st_size, path))
     total = sum(size for _, size, _ in copies)
     for _, size, path in sorted(copies):
-        if total <= limit or path == newest:
+        if total <= most or path == newest:
             return
         files.remove(path)
         total -= size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import zlib
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pipeline import large_files
 from pipeline.console import say
 from pipeline.data.shard_format import shard_name
 from pipeline.data.summaries import read_array, unreadable
+from pipeline.errors import StudyError
 
 FORMATS = ("JPEG", "PNG")
 WINDOW = 64  # shards that are mixed at a time
@@ -92,6 +94,19 @@ class Shards:
         place = torch.randperm(-(-examples // self.per_shard), generator=generator)  # of each shard in the sequence
         delay = window * torch.rand(examples, generator=generator, dtype=torch.float64)
         return (place[rows // self.per_shard] * self.per_shard + rows % self.per_shard + delay).argsort(stable=True)
+
+    def check_room(self, ahead: int) -> None:
+        """Checks that a node may keep the shards that an order mixes and the next ``ahead`` ones.
+
+        With less room, images would need shards that were just deleted.
+        """
+        numbers = len(self.places) // self.per_shard + 1
+        needed = int(self.places[:, 1].sum()) * min(1.0, (WINDOW + ahead + 2) / numbers)
+        if self.remote and large_files.limit() < needed:
+            raise StudyError(
+                f"{large_files.LIMIT}={os.environ[large_files.LIMIT]}: an epoch of {self.folder.name} needs "
+                f"{needed / 1e9:.3g} GB at a time; write at least {math.ceil(needed / 1e8) / 10:g}"
+            )
 
     def fetch(self, number: int) -> None:
         """Makes sure that this node has a shard."""

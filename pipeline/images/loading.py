@@ -87,6 +87,7 @@ class Loader:
         self._next: tuple[int, int] | None = None
         self._loaded: Iterator[Any] = iter(())
         self._fetching = Fetching(batches)
+        batches.images.shards.check_room(SHARDS_AHEAD)
 
     def parts(self, epoch: int, step: int) -> list[Part]:
         """This worker's share of a global batch."""

@@ -134,6 +134,10 @@ def test_copies_take_no_more_room_than_they_may(tmp_path: Path, monkeypatch: pyt
         for row in range(0, len(here), 4):
             assert torch.equal(there.take(torch.tensor([row]))[0], here.take(torch.tensor([row]))[0])
             assert sum(path.stat().st_size for path in copies()) <= 2.5 * largest
+    with pytest.raises(StudyError, match=r"MNVI_NODE_CACHE_GB=.*: an epoch of .* needs .* GB at a time; write"):
+        there.shards.check_room(ahead=16)
+    monkeypatch.setenv("MNVI_NODE_CACHE_GB", "0.1")
+    there.shards.check_room(ahead=16)
     monkeypatch.setenv("MNVI_NODE_CACHE_GB", "much")
     with pytest.raises(StudyError, match="MNVI_NODE_CACHE_GB=much: expected a number of gigabytes"):
         for row in range(0, len(here), 8):
