@@ -166,8 +166,9 @@ def markdown(document: dict) -> str:
         "",
         f"{count:,} made-up photographs in {document['shards']:,} shards, {document['bytes'] / 1e6:,.0f} MB, on "
         f"{cores} cores. Publishing once more, when S3 has everything, took {parts['upload']['again']:.1f} s. "
-        f"The node kept {read['cache'] / 1e6:,.0f} MB of shards (limit {read['cache_limit'] / 1e6:,.0f} MB). Memory after "
-        f"a tenth of the epoch: {read['peak_after_a_tenth'] / 1e6:,.0f} MB; at its end: {read['peak'] / 1e6:,.0f} MB.",
+        f"The node kept {read['cache'] / 1e6:,.0f} MB of shards (limit {read['cache_limit'] / 1e6:,.0f} MB). "
+        f"Memory after a tenth of the epoch: {read['peak_after_a_tenth'] / 1e6:,.0f} MB; at its end: "
+        f"{read['peak'] / 1e6:,.0f} MB.",
     ]
     return "\n".join(lines)
 
