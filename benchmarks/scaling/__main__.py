@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.scaling import ddp, model, setting, steps, trials
+from benchmarks.scaling import ddp, loading, million, model, setting, steps, trials
 from benchmarks.tables import replace_between_marks
 
 PAGE = setting.PROJECT / "docs" / "scaling.md"
@@ -23,6 +23,8 @@ PARTS: dict[str, tuple[Callable[[dict], str], Path]] = {
     "ddp": (ddp.markdown, ddp.RESULTS),
     "steps": (steps.markdown, steps.RESULTS),
     "model": (expected, steps.RESULTS),
+    "loading": (loading.markdown, loading.RESULTS),
+    "million": (million.markdown, million.RESULTS),
     "trials": (trials.markdown, trials.RESULTS),
 }
 

@@ -59,9 +59,10 @@ OURS, PLAIN, PLAIN_256, LITDATA = "ours", "ImageFolder", "ImageFolder, 256 pixel
 def lay_out(photos: list[Path] | None, folder: Path, count: int) -> None:
     """Writes ``count`` photographs as a folder of classes, and once more with 256 pixels."""
     numbers = np.random.default_rng(0)
+    contents = [made_up(numbers) for _ in range(16)] if photos is None else [path.read_bytes() for path in photos]
     for number in range(count):
         place = Path(f"class{number % CLASSES}") / f"{number:05d}.jpg"
-        content = made_up(numbers) if photos is None else photos[number % len(photos)].read_bytes()
+        content = contents[number % len(contents)]
         for kind in ("whole", "small"):
             (folder / kind / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / "whole" / place).write_bytes(content)

@@ -11,9 +11,11 @@ thread fetches shards that will be needed soon from storage.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -130,7 +132,11 @@ class Loader:
             # Not forked from this process: its threads, and those of S3's client, would leave locks behind.
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload([__name__])
-            settings = {"multiprocessing_context": context, "prefetch_factor": PREFETCH}
+            settings = {
+                "multiprocessing_context": context,
+                "prefetch_factor": PREFETCH,
+                "worker_init_fn": partial(_enter, dict(os.environ)),
+            }
         loader = DataLoader(
             self.photos,
             batch_size=None,
@@ -150,6 +156,11 @@ class Loader:
     ) -> None:
         self._loaded = iter(())  # ends the processes
         self._fetching.end()
+
+
+def _enter(environment: dict[str, str], number: int) -> None:
+    """Gives a loader process this process's environment: the server that forks it may be older than a setting."""
+    os.environ.update(environment)
 
 
 class Fetching:

@@ -14,9 +14,10 @@ import torch.distributed as dist
 from ray.tune.execution.tune_controller import TuneController
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks.scaling import ddp, model, steps, trials
+from benchmarks.scaling import ddp, loading, million, model, steps, trials
 from benchmarks.scaling.__main__ import PAGE, rendered
 from pipeline import searching
+from pipeline.data import shard_format, shards
 
 PLAIN = model.Method("plain", ratio=1.0, backward=2 / 3, fixed=0.0, bytes=40_000_000)
 IDEAL = model.Inputs(gpu_gbyte=1e9, gpu_latency=0.0, node_gbit=1e9, node_latency=0.0, jitter=0.0)
@@ -141,3 +142,34 @@ def test_the_table_of_steps_says_what_a_method_sends_more() -> None:
         for name, size in (("deterministic", 4000), ("mnvi", 4004))
     ]
     assert "| mnvi | 1,001 | 4,004 bytes (+0.10%) |" in steps.markdown({"records": records})
+
+
+@pytest.mark.slow
+def test_photographs_go_through_every_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "BATCH", 2)
+    document = loading.measure(None, count=24, rounds=1, steps=1, batch=1, litdata=False)
+    assert set(document["one_core"]) == set(document["loader_per_core"]) == {"ours", "ImageFolder", loading.PLAIN_256}
+    assert 50e3 < document["bytes"]["whole"] < 150e3 and 15e3 < document["bytes"]["stored"] < 40e3
+    assert all(0 <= found["waiting"] < 1 for found in document["waiting"].values())
+
+
+@pytest.mark.skipif(not loading.RESULTS.exists(), reason="not measured yet: python -m benchmarks.scaling.loading")
+def test_the_loader_is_recorded_to_be_half_as_fast_again_as_imagefolder_and_steps_not_to_wait() -> None:
+    document = json.loads(loading.RESULTS.read_text())
+    for kind in ("one_core", "loader_per_core"):
+        assert document[kind]["ours"] >= 1.5 * document[kind]["ImageFolder"]
+    assert max(found["waiting"] for found in document["waiting"].values()) < 0.05
+
+
+def test_many_photographs_are_prepared_uploaded_and_read_with_bounded_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark of a million, with 3,000: each is read once, in 120 shards of which a node keeps 40."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "")  # the benchmark sets them; this puts them back
+    monkeypatch.setenv("MNVI_NODE_CACHE", "")
+    monkeypatch.setenv("MNVI_NODE_CACHE_GB", "")
+    monkeypatch.setattr(shard_format, "PER_SHARD", 17)
+    monkeypatch.setattr(shards, "WINDOW", 20)
+    found = million.measure(3000, kept=40)
+    assert found["shards"] == 118 + 59 + 6  # of training, validation and test images
+    assert 0 < found["read"]["cache"] <= found["read"]["cache_limit"] < 0.3 * found["bytes"]
+    assert found["read"]["peak"] > 0
