@@ -70,10 +70,10 @@ def lay_out(photos: list[Path] | None, folder: Path, count: int) -> None:
 
 
 def made_up(numbers: np.random.Generator) -> bytes:
-    """A JPEG of 500 x 375 pixels whose detail falls off as in photographs, about 100 kB."""
+    """A JPEG of 500 x 375 pixels whose detail falls off as in photographs, about 70 kB."""
     layers = np.zeros((375, 500, 3))
     for level in range(1, 9):
-        rough = numbers.normal(0, 28 * 0.62**level, (2 + 375 >> (8 - level), 2 + 500 >> (8 - level), 3))
+        rough = numbers.normal(0, 28 * 0.75**level, (2 + 375 >> (8 - level), 2 + 500 >> (8 - level), 3))
         image = [Image.fromarray(rough[..., c].astype(np.float32)).resize((500, 375)) for c in range(3)]
         layers += np.stack([np.asarray(channel) for channel in image], -1) * 2
     buffer = io.BytesIO()

@@ -161,6 +161,7 @@ def test_the_loader_is_recorded_to_be_half_as_fast_again_as_imagefolder_and_step
     assert max(found["waiting"] for found in document["waiting"].values()) < 0.05
 
 
+@pytest.mark.slow
 def test_many_photographs_are_prepared_uploaded_and_read_with_bounded_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark of a million, with 3,000: each is read once, in 120 shards of which a node keeps 40."""
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
