@@ -31,6 +31,7 @@ from mnvi.likelihoods import (
 from mnvi.methods import DVI, Ensemble, MonteCarlo, mc_dropout, tune_noise
 from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 from mnvi.rules import rule
+from mnvi.rules.dependence import DependenceWarning
 from mnvi.rules.elementwise import elementwise
 from mnvi.rules.options import options
 from mnvi.rules.table import NoRuleError
@@ -45,6 +46,7 @@ __all__ = [
     "BernoulliLikelihood",
     "CategoricalLikelihood",
     "Comparison",
+    "DependenceWarning",
     "EmpiricalBayes",
     "Ensemble",
     "Fitted",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -39,9 +40,11 @@ __all__ = [
     "is_traced",
     "is_wrapped",
     "let_dynamo_dispatch",
+    "outside_of_traces",
     "plain_call",
     "pytree",
     "set_compiled_call",
+    "share_memory",
     "taking_forward_derivatives",
     "values_can_be_read",
 ]
@@ -113,6 +116,18 @@ def values_can_be_read(tensor: Tensor) -> bool:
     return not (
         is_compiling() or tensor.device.type == "meta" or is_wrapped(tensor) or type(tensor).__name__ == "FakeTensor"
     )
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are views of one memory; wrappers of ``torch.func`` have none to compare."""
+    if is_wrapped(a) or is_wrapped(b):
+        return False
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def outside_of_traces() -> AbstractContextManager[Any]:
+    """Inside the block, operations run at once and on real tensors, whatever else records or fakes them."""
+    return torch.utils._python_dispatch._disable_current_modes()
 
 
 def let_dynamo_dispatch(*functions: Callable) -> None:

@@ -91,12 +91,35 @@ def quadrature_moments(
     centre = function(wide)
     if centre.shape != wide.shape:
         wide, sigma = _repeated(function, wide, sigma, centre.shape)
+    expectation, variance = _summed(function, wide, sigma, centre, nodes)
+    return expectation.to(mean.dtype), variance
+
+
+def over_nodes(
+    function: Function, mean: Tensor, var: Tensor, nodes: list[tuple[float, float]]
+) -> tuple[Tensor, Tensor]:
+    """As :func:`quadrature_moments`, for a function that may also move and repeat entries.
+
+    Example:
+        >>> import torch
+        >>> over_nodes(lambda z: z.T * z.T, torch.ones(1, 2), torch.ones(1, 2), gauss_hermite(5))[0]
+        tensor([[2.],
+                [2.]])
+    """
+    wide = mean.to(var.dtype)
+    expectation, variance = _summed(function, wide, safe_sqrt(var), function(wide), nodes)
+    return expectation.to(mean.dtype), variance
+
+
+def _summed(
+    function: Function, mean: Tensor, sigma: Tensor, centre: Tensor, nodes: list[tuple[float, float]]
+) -> tuple[Tensor, Tensor]:
     run = _forgetful if _remembers() else _plain
     first, second = torch.zeros_like(centre), torch.zeros_like(centre)
     for node, weight in nodes:
-        once, squared = run(partial(_term, function, node, weight), wide, sigma, centre)
+        once, squared = run(partial(_term, function, node, weight), mean, sigma, centre)
         first, second = first + once, second + squared
-    return (centre + first).to(mean.dtype), (second - first.square()).clamp(min=0)
+    return centre + first, (second - first.square()).clamp(min=0)
 
 
 def _term(
@@ -154,3 +177,22 @@ def taylor_moments(function: Function, mean: Tensor, var: Tensor) -> tuple[Tenso
         value, pull_back = torch.func.vjp(function, wide)[:2]
     (slope,) = pull_back(torch.ones_like(value))  # an elementwise function has a diagonal Jacobian
     return value.to(mean.dtype), slope.square() * var
+
+
+def along(function: Function, move: Function, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`taylor_moments`, for a function that may also move and repeat entries; exact if it is affine.
+
+    Args:
+        function: each entry of its result follows from one entry alone.
+        move: moves entries as the function does, and changes nothing else.
+        mean, var: the moments of its argument.
+
+    Example:
+        >>> import torch
+        >>> along(lambda z: z.T * 3 - z.T, torch.t, torch.ones(1, 2), torch.ones(1, 2))[1]
+        tensor([[4.],
+                [4.]])
+    """
+    wide = mean.to(var.dtype)
+    value, slope = torch.func.jvp(function, (wide,), (torch.ones_like(wide),))[:2]
+    return value.to(mean.dtype), slope.square() * move(var)

@@ -16,6 +16,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     arithmetic,
     attention,
     contractions,
+    dependence,
     dropout,
     extremes,
     interpolation,

@@ -86,9 +86,8 @@ class RuleTable:
         self._input_first: dict[Callable, bool] = {}
         self._value_name = value_name
         self._decorator = decorator
-        self.follow: Callable | None = (
-            None  # set by mnvi.rules.dependence: applies a rule and notes where results come from
-        )
+        # of mnvi.rules.dependence: gets function, rule and arguments, applies the rule, notes where results come from
+        self.follow: Callable | None = None
         self.afterwards: Callable | None = None  # gets function, rule, result and arguments; returns the final result
 
     def rule(self, *functions: Callable) -> Callable[[Callable], Callable]:

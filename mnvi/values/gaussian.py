@@ -25,8 +25,9 @@ class Gaussian(RandomValue):
     the ``Gaussian`` with the (approximate) mean and variance of the result. The rules treat different ``Gaussian``
     objects, and all entries of one, as independent. They recognise an object combined with itself (``x + x``,
     ``x * x``), but neither a view of it nor the copies that ``expand`` and ``repeat`` make. A function without a rule
-    raises :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one. In-place operations
-    change the object they are called on, not the one it was taken from: ``x[0].add_(1)`` leaves ``x`` unchanged.
+    raises :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one.
+
+    Operations in place act as on a tensor: ``x[0].add_(1)`` and ``x[0] = 1`` change ``x`` and its other views.
 
     Args:
         mean: the means :math:`\mu`, floating point.
@@ -95,6 +96,16 @@ class Gaussian(RandomValue):
             torch.Size([3])
         """
         return Gaussian.trusted(function(self.mean), function(self.var))
+
+    def become(self, other: Gaussian) -> Gaussian:
+        if other is self:
+            return self
+        before = self.origin
+        super().become(other)
+        self.origin = other.origin
+        if before is not None:
+            before.written(self)  # views share memory
+        return self
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Draw :math:`z = \mu + \sqrt v\,\varepsilon`, shape ``[num_samples, *shape]``, differentiably.
