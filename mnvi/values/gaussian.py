@@ -83,9 +83,13 @@ class Gaussian(RandomValue):
         return out
 
     def become(self, other: Gaussian) -> Gaussian:
-        """Take over the tensors of another value, as in-place operations do."""
-        super().become(other)
-        self.before = other.before
+        """Take over the tensors of another value, as in-place operations do; views share them."""
+        if other is not self:
+            origin = self.origin
+            super().become(other)
+            self.before, self.origin = other.before, other.origin
+            if origin is not None:
+                origin.written(self)
         return self
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Gaussian:
@@ -97,16 +101,6 @@ class Gaussian(RandomValue):
             torch.Size([3])
         """
         return Gaussian.trusted(function(self.mean), function(self.var))
-
-    def become(self, other: Gaussian) -> Gaussian:
-        if other is self:
-            return self
-        before = self.origin
-        super().become(other)
-        self.origin = other.origin
-        if before is not None:
-            before.written(self)  # views share memory
-        return self
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
         r"""Draw :math:`z = \mu + \sqrt v\,\varepsilon`, shape ``[num_samples, *shape]``, differentiably.
