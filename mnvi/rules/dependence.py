@@ -21,7 +21,7 @@ from mnvi.moments._torch import is_compiling
 from mnvi.rules.composites import composite
 from mnvi.rules.entries import same_entries, some_entries, transposed_entries
 from mnvi.rules.recognition import slope_and_offset
-from mnvi.rules.steps import KNOWN, Known, Path, Step, step
+from mnvi.rules.steps import KNOWN, Known, Path, Step, known_as, step
 from mnvi.rules.table import RULES
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.origin import Origin, common_ancestor, continued, origin_of
@@ -59,14 +59,14 @@ def follow(function: Callable, handler: Callable, args: tuple, kwargs: dict[str,
     operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Gaussian)]
     if len(operands) == 1:
         result = handler(*args, **kwargs)
-        known = KNOWN.get(function)
+        known = known_as(function)
         if known is not None:
             _note(result, operands[0], known, args, kwargs)
         return result
     source = _source(operands)
     if source is None or function in _NOT_COMBINED:
         return handler(*args, **kwargs)
-    known = KNOWN.get(function)
+    known = known_as(function)
     if known is not None:
         return _elementwise(source, known, handler, args, kwargs)
     return _contracted(source, operands, function, handler, args, kwargs)

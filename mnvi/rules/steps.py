@@ -181,6 +181,13 @@ def step(
     return Step(known, tuple([filled(value) for value in args]), kept, piece, spreads)
 
 
+def known_as(function: Callable) -> Known | None:
+    """What is known about a function; None if a chain cannot follow it."""
+    if function is Tensor.__rsub__:  # Dynamo misses it as a key of a dictionary
+        return _REFLECTED
+    return KNOWN.get(function)
+
+
 def _inplace_at(function: Callable) -> int:
     try:
         names = list(inspect.signature(function).parameters)
@@ -212,6 +219,6 @@ for _function, _name in ((operator.add, "add"), (operator.sub, "sub"), (operator
     KNOWN[_function] = Known(_function, _name, False, -1)
 for _function in (operator.truediv, Tensor.__truediv__):
     KNOWN[_function] = Known(_function, "div", False, -1)
-KNOWN[Tensor.__rsub__] = Known(torch.rsub, "rsub", False, -1)
+_REFLECTED = Known(torch.rsub, "rsub", False, -1)
 KNOWN[Tensor.__pow__] = Known(torch.pow, "pow", False, -1)
 KNOWN[operator.getitem] = Known(operator.getitem, "getitem", True, -1)
