@@ -18,7 +18,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast soak lint audit format lock bench faults lockfile study uci images paper ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults lockfile study uci images paper cifar ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
@@ -62,7 +62,7 @@ study: setup lockfile  ## run the study that params.yaml selects (the default on
 lockfile:
 	@[ -e dvc.lock ] || [ ! -L dvc.lock ] || echo "schema: '2.0'" > dvc.lock
 
-uci images paper: setup  ## run a whole table of the paper, or both, into recorded/<name>
+uci images paper cifar: setup  ## run a whole table of the paper, both, or ResNet20 on CIFAR, into recorded/<name>
 	$(RUN) -m pipeline.params select $@
 	$(REPRO)
 	$(RUN) -m pipeline.params select default

@@ -13,7 +13,7 @@ from mnvi.conversion.converting import convert
 from mnvi.methods.dvi import DVI
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.montecarlo import MonteCarlo, mc_dropout
-from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Sampled, SharedMeanField
+from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Sampled, SharedMeanField, Variance
 
 Network = nn.Module | Callable[[], nn.Module]
 
@@ -25,7 +25,7 @@ def build(name: str, network: Network, **hyperparameters: Any) -> nn.Module:
     name             hyperparameters                                                  output
     ===============  ===============================================================  ===========================
     deterministic                                                                     tensor
-    mnvi             prior_variance, init_rho                                         :class:`mnvi.Gaussian`
+    mnvi             prior_variance, init_rho, variance                               :class:`mnvi.Gaussian`
     mfvi, smfvi      prior_variance, init_log_var                                     :class:`mnvi.Gaussian`
     mc_mfvi          prior_variance, init_log_var, and those of MonteCarlo            :class:`mnvi.Samples`
     mc_dropout       those of MonteCarlo; the network brings its dropout              :class:`mnvi.Samples`
@@ -62,8 +62,10 @@ def _fresh(network: Network) -> nn.Module:
     return copy.deepcopy(network) if isinstance(network, nn.Module) else network()
 
 
-def _mnvi(network: Network, prior_variance: float = 1.0, init_rho: float = -3.0) -> nn.Module:
-    return convert(_fresh(network), MultiplicativeNoise(prior_variance, init_rho))
+def _mnvi(
+    network: Network, prior_variance: float = 1.0, init_rho: float = -3.0, variance: Variance = "exact"
+) -> nn.Module:
+    return convert(_fresh(network), MultiplicativeNoise(prior_variance, init_rho, variance))
 
 
 def _mfvi(network: Network, prior_variance: float = 1.0, init_log_var: float = -10.0) -> nn.Module:

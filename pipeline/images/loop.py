@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import MultiStepLR
 
 import mnvi
 from mnvi.likelihoods import Output
+from pipeline import propagation
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import Diverged
 from pipeline.images import job as jobs
@@ -110,7 +111,7 @@ class Loop:
         self._restore()
         for epoch in self.at.history:
             on_epoch(epoch)
-        with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR), self._reader() as ahead:
+        with propagation.options(self.job.cell.known_method), self._reader() as ahead:
             while not self.at.finished:
                 if not self._epoch(ahead, should_stop):
                     break

@@ -50,12 +50,11 @@ def predict(
     torch.manual_seed(derived_seed(seed, "evaluation"))
     net.eval()
     parts = []
-    with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
-        for pixels, labels, _ in in_order(images, rows, transform, device):
-            sampled = sampled_probabilities(net(pixels)).cpu()
-            probs = sampled.mean(0)
-            aleatoric, epistemic = expected_entropy(sampled), mutual_information(sampled)
-            parts.append((probs, labels.cpu(), predictive_entropy(probs), aleatoric, epistemic))
+    for pixels, labels, _ in in_order(images, rows, transform, device):
+        sampled = sampled_probabilities(net(pixels)).cpu()
+        probs = sampled.mean(0)
+        aleatoric, epistemic = expected_entropy(sampled), mutual_information(sampled)
+        parts.append((probs, labels.cpu(), predictive_entropy(probs), aleatoric, epistemic))
     return Predictions(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -80,13 +79,12 @@ def milliseconds(net: nn.Module, images: ImageSet, transform: Transform, device:
     likelihood = mnvi.CategoricalLikelihood(num_samples=LOGIT_SAMPLES)
     net.eval()
     times = []
-    with mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
-        for _ in range(REPEATS + 2):
-            began = time.perf_counter()
-            likelihood.predictive(net(batch)).probs.cpu()
-            times.append(time.perf_counter() - began)
-            if len(times) > 2 and sum(times) > LONGEST:
-                break
+    for _ in range(REPEATS + 2):
+        began = time.perf_counter()
+        likelihood.predictive(net(batch)).probs.cpu()
+        times.append(time.perf_counter() - began)
+        if len(times) > 2 and sum(times) > LONGEST:
+            break
     return 1000 * min(times[2:])  # the first ones warm up
 
 
@@ -101,7 +99,7 @@ def optimised(net: nn.Module, images: int, example: Tensor) -> nn.Module:
         images: number of images to predict.
         example: a batch, ready for the network.
     """
-    with FlopCounterMode(display=False) as counter, mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR):
+    with FlopCounterMode(display=False) as counter:
         net(example)
     work = counter.get_total_flops() / len(example) * images
     return mnvi.optimize_for_inference(net, compile=work > WORTH_COMPILING and compiler.available())

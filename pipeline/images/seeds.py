@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pipeline import files, state
+from pipeline import files, propagation, state
 from pipeline.console import say
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import StudyError
@@ -72,6 +72,10 @@ class Seed:
         return kept
 
     def _evaluate(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        with propagation.options(self.cell.known_method):
+            return self._measured(others)
+
+    def _measured(self, others: dict[str, ImageSet]) -> dict[str, Any]:
         began = time.monotonic()
         job = Job(self.cell, self.seed, jobs.Data(self.cell.data, ""), self.path.parent)
         net = jobs.objective(job).net

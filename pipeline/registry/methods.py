@@ -20,7 +20,9 @@ class Method:
         hyperparameters: the method's own hyperparameters, each with the pydantic type that checks it. The recipe adds
             its own (batch size, learning rate, ...); images add `kappa_over_n` if there is a KL divergence.
         build: takes a function that builds the deterministic network, and the hyperparameters; returns the network to
-            train. None means `mnvi.methods.build` with the method's name.
+            train. None means `mnvi.methods.build`.
+        library: the name that `mnvi.methods.build` knows the method by; default: its own.
+        arguments: of `build`, the same in every cell.
         has_kl: whether the loss has a KL divergence, which κ weights and which replaces weight decay.
         samples: whether predictions take several passes; for tables `build` then also takes `num_samples`, `chunk` and
             `seed`.
@@ -28,17 +30,21 @@ class Method:
         needs: hyperparameters that have no default, each with a usual value.
         networks: the only networks that the method works with; empty means all.
         otherwise: the error message for any other network.
+        options: arguments of `mnvi.options` that differ from the paper's, in training and prediction.
     """
 
     name: str
     hyperparameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
     build: Reference | None = None
+    library: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     has_kl: bool = True
     samples: bool = False
     members: bool = False
     needs: Mapping[str, str] = field(default_factory=dict, compare=False)
     networks: tuple[str, ...] = field(default=(), compare=False)
     otherwise: str = field(default="", compare=False)
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
     label: str = field(default="", compare=False)  # in tables
     colour: str = field(default=OTHER, compare=False)  # in figures
 
@@ -48,12 +54,14 @@ class Method:
 
     def network(self, factory: Callable[[], Any], **arguments: Any) -> Any:
         """The network of this method, built from the deterministic network of the factory."""
+        arguments = {**self.arguments, **arguments}
         if self.build is not None:
             return resolve(self.build)(factory, **arguments)
-        return resolve("mnvi.methods:build")(self.name, factory, **arguments)
+        return resolve("mnvi.methods:build")(self.library or self.name, factory, **arguments)
 
 
 _MEAN_FIELD = {"prior_variance": Variance, "init_log_var": Number}
+_NOISE = {"prior_variance": Variance, "init_rho": Number}
 _SAMPLED = {"num_samples": Count, "train_samples": Count}
 
 METHODS = Registry(
@@ -82,7 +90,23 @@ METHODS = Registry(
         Method("deterministic", has_kl=False, label="Deterministic", colour="#87909c"),
         Method("mfvi", _MEAN_FIELD, label="MFVI", colour="#3d8bd4"),
         Method("smfvi", _MEAN_FIELD, label="Shared MFVI", colour="#97a13a"),
-        Method("mnvi", {"prior_variance": Variance, "init_rho": Number}, label="MNVI", colour="#d1495b"),
+        Method("mnvi", _NOISE, label="MNVI", colour="#d1495b"),
+        Method(
+            "mnvi_factored",
+            _NOISE,
+            library="mnvi",
+            arguments={"variance": "factored"},
+            label="MNVI, factored variance",
+            colour="#e58a96",
+        ),
+        Method(
+            "mnvi_shared",
+            _NOISE,
+            library="mnvi",
+            options={"spatial": "shared_weights"},
+            label="MNVI, positions share weights",
+            colour="#8f2f3e",
+        ),
     ),
 )
 KAPPA_OVER_N = {"kappa_over_n": NotNegative}

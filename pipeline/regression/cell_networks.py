@@ -11,6 +11,7 @@ from torch import Tensor
 
 import mnvi
 from mnvi import replicas
+from pipeline import propagation
 from pipeline.params import Cell
 from pipeline.registry import networks as known
 from pipeline.registry.methods import METHODS, Method
@@ -87,7 +88,7 @@ def train(
     """Trains these networks together."""
     data = [(folds[network.fold].x, folds[network.fold].y) for network in networks]
     seeds = [network.seed for network in networks]
-    with paper_options():
+    with propagation.options(cell.known_method):
         return replicas.train(
             builder(cell, networks, folds),
             data,
@@ -109,10 +110,6 @@ def num_parameters(cell: Cell, folds: Sequence[Fold]) -> int:
     with torch.random.fork_rng([]):
         objective = builder(cell, [Replica(0, 0)], folds)(0)
     return members(cell) * sum(parameter.numel() for parameter in objective.parameters())
-
-
-def paper_options() -> mnvi.options:
-    return mnvi.options(relu_floor=mnvi.options.PAPER_RELU_FLOOR)
 
 
 def _method(cell: Cell, network: Replica) -> tuple[Method, dict[str, Any]]:

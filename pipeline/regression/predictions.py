@@ -15,8 +15,9 @@ import mnvi
 from mnvi.metrics import log_likelihood as mean_log_likelihood
 from mnvi.metrics import rmse as rmse_of_means
 from mnvi.replicas import Replicas
+from pipeline import propagation
 from pipeline.params import Cell
-from pipeline.regression.cell_networks import Replica, members, paper_options
+from pipeline.regression.cell_networks import Replica, members
 from pipeline.regression.folds import Fold
 
 
@@ -76,7 +77,7 @@ def in_units(out: Any, fold: Fold) -> Any:
 
 @torch.no_grad()
 def _predict(cell: Cell, objectives: Sequence[mnvi.Objective], fold: Fold) -> Distribution | None:
-    with paper_options():
+    with propagation.options(cell.known_method):
         outputs = [objective.net(fold.held_x) for objective in objectives]
     out = mnvi.Samples(torch.stack(outputs)) if cell.known_method.members else outputs[0]
     out = in_units(out, fold)

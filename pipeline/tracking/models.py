@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
-from pipeline import registry
+from pipeline import propagation, registry
 from pipeline.files import read_json, read_tensors, write_json, write_tensors
 from pipeline.registry import networks
 from pipeline.registry.methods import METHODS
@@ -87,7 +87,7 @@ def model(
         "targets": None if targets is None else dict(targets),
         "columns": None if columns is None else list(columns),
         "classes": None if classes is None else list(classes),
-        "relu_floor": mnvi.options.PAPER_RELU_FLOOR,
+        "options": propagation.settings(METHODS[cell.method]),
     }
     write_json(folder / "settings.json", settings)
     run.tell(
@@ -219,13 +219,13 @@ def _arguments(net: nn.Module, cell: Cell, example: Tensor) -> dict[str, Any]:
 
 def _method(name: str) -> str:
     """The method in the form that a served model needs: a name that the library knows, or "module:function"."""
-    build = METHODS[name].build
-    return name if build is None else registry.spelled(build)
+    method = METHODS[name]
+    return method.library or name if method.build is None else registry.spelled(method.build)
 
 
 def _method_arguments(net: nn.Module, cell: Cell) -> dict[str, Any]:
     """Arguments of `mnvi.methods.build`; the network's own values take precedence over the hyperparameters."""
-    arguments = dict(cell.method_arguments)
+    arguments = {**METHODS[cell.method].arguments, **cell.method_arguments}
     if isinstance(net, mnvi.MonteCarlo):
         arguments |= {"num_samples": net.num_samples, "chunk": net.chunk}
     if isinstance(net, mnvi.Ensemble):

@@ -40,7 +40,7 @@ class Served(PythonModel):
         given = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
         _check(given)
         x = _standardised(given, self.settings["inputs"])
-        with torch.inference_mode(), mnvi.options(relu_floor=self.settings["relu_floor"]):
+        with torch.inference_mode(), mnvi.options(**self.settings["options"]):
             parts = [self._answer(part) for part in x.split(_BATCH)]
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
 

@@ -291,7 +291,9 @@ def test_its_code_counts_for_the_stages_that_use_it(outside: Path) -> None:
     assert [plain.foreign_code(stage) for stage in stages] == [[], ["outside.study"]]  # of its metrics
     assert plain.named_code("train") == ["mnvi.methods.by_name", "mnvi.models._lenet"]
     assert "mnvi.metrics.calibration" in plain.named_code("evaluate")
-    noisy = {"name": "noisy", "build": "outside.code:noisy", "has_kl": False, "samples": False, "members": False}
+    flags = dict.fromkeys(("has_kl", "samples", "members"), False)
+    same = {"library": "", "arguments": {}, "options": {}}
+    noisy = {"name": "noisy", "build": "outside.code:noisy", **flags, **same}
     assert registry.essence(own.entries("train")[0]) == noisy
     (outside / "code.py").write_text(CODE + "\nX = 1\n")
     for kept in (code._of, code._digest, code._tree, code._used):  # a process reads a file once

@@ -12,7 +12,8 @@ from tiny_study import cell, enter
 from tracking_cases import runs
 
 import mnvi
-from pipeline import files, missing, tune
+from pipeline import files, missing, propagation, tune
+from pipeline.registry.methods import METHODS
 from pipeline.regression import baselines, cell_networks, evaluation, folds, predictions
 
 
@@ -92,7 +93,7 @@ def normal_log_density(y, mean, variance):
 @torch.no_grad()
 def test_scores_of_a_one_pass_method_by_hand():
     nets, parts, scores = trained("mnvi")
-    with cell_networks.paper_options():
+    with propagation.options(METHODS["mnvi"]):
         out = nets.module(3).net(parts[1].held_x)  # run 1, fold 1
     mean, variance = out.mean[:, 0], out.var[:, 0] + torch.exp(out.mean[:, 1] + out.var[:, 1] / 2)
     y = parts[1].held_y

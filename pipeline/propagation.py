@@ -1,0 +1,17 @@
+"""How the study's networks propagate means and variances: as in the paper, but for what a method changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mnvi
+from pipeline.registry.methods import Method
+
+
+def settings(method: Method) -> dict[str, Any]:
+    """Arguments of :class:`mnvi.options` for a method, as JSON values."""
+    return {"relu_floor": mnvi.options.PAPER_RELU_FLOOR, "spatial": "independent", **method.options}
+
+
+def options(method: Method) -> mnvi.options:
+    return mnvi.options(**settings(method))
