@@ -72,7 +72,12 @@ class Subject:
         if self.method == "mc_dropout":
             net = mnvi.mc_dropout(net, num_samples=8).eval()
         if self.mode == "compiled":
-            net = torch.compile(net) if self.method == "mc_dropout" else mnvi.optimize_for_inference(net, compile=True)
+            variance = "factored" if self.method == "mnvi_factored" else None
+            net = (
+                torch.compile(net)
+                if self.method == "mc_dropout"
+                else mnvi.optimize_for_inference(net, variance=variance)
+            )
 
         def step() -> None:
             with torch.no_grad():

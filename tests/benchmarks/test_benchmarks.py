@@ -1,5 +1,6 @@
 """The benchmark commands measure what they say, and the README shows what they wrote."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 
 import mnvi
 from benchmarks import __main__ as speed
-from benchmarks import replicas, stability
+from benchmarks import factored, replicas, stability
 from benchmarks.subjects import Subject
 from benchmarks.tables import README, RESULTS, ratios, rendered
 from benchmarks.timing import interleaved, kept_for_backward
@@ -148,3 +149,21 @@ def test_the_recorded_figures_are_better_than_the_released_implementations(model
     for quantity, bar in RELEASED[model].items():
         ours = min(r["to_eager"] for r in ratios(records) if r["method"] == "mnvi" and r["quantity"] == quantity)
         assert ours < bar, quantity
+
+
+def test_quality_of_factored_variances_is_measured_on_one_network_and_another(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    torch.manual_seed(0)
+    for part in ("train", "t10k"):
+        for kind, numbers in (
+            ("images-idx3", torch.randint(256, (16 + 40 * 784,))),
+            ("labels-idx1", torch.arange(48) % 10),
+        ):
+            with gzip.open(raw / f"{part}-{kind}-ubyte.gz", "wb") as file:
+                file.write(bytes(numbers.tolist()))
+    document = factored.measure(tmp_path, examples=30, epochs=1, seeds=1)
+    assert [(r["trained"], r["evaluated"]) for r in document["records"]] == list(factored.ROWS)
+    exact, approximate, _ = document["records"]
+    assert exact["off"] == 0 < approximate["off"] < 0.2
+    assert "| exact | factored |" in factored.markdown(document)
