@@ -68,8 +68,10 @@ def drawn_weights(model: nn.Module, generator: torch.Generator | None = None) ->
     try:
         with torch.no_grad():
             for layer in layers:
-                weight = _drawn(layer.weight, layer.weight_variance(), noise, generator)
-                bias = None if layer.bias is None else _drawn(layer.bias, layer.bias_variance(), noise, generator)
+                weight, bias = layer.weight, layer.bias
+                weight = _drawn(weight, layer.weight_variance(), layer.stored_weight, noise, generator)
+                if bias is not None:
+                    bias = _drawn(bias, layer.bias_variance(), bias, noise, generator)
                 layer.posterior = Drawn(weight, bias)
         yield
     finally:
@@ -78,12 +80,16 @@ def drawn_weights(model: nn.Module, generator: torch.Generator | None = None) ->
 
 
 def _drawn(
-    mean: Tensor, var: Tensor | None, noise: dict[int, tuple[Tensor, Tensor]], generator: torch.Generator | None
+    mean: Tensor,
+    var: Tensor | None,
+    stored: Tensor,
+    noise: dict[int, tuple[Tensor, Tensor]],
+    generator: torch.Generator | None,
 ) -> Tensor:
     if var is None:
         return mean
-    if id(mean) not in noise:  # a tied weight has the noise of its twin
+    if id(stored) not in noise:  # a tied weight has the noise of its twin
         device = mean.device if generator is None else generator.device
         drawn = torch.randn(mean.shape, generator=generator, device=device, dtype=widened(mean).dtype)
-        noise[id(mean)] = mean, drawn.to(mean.device)  # holding the tensor keeps its id from being used again
-    return torch.addcmul(widened(mean), widened(var).sqrt(), noise[id(mean)][1]).to(mean.dtype)
+        noise[id(stored)] = stored, drawn.to(mean.device)  # holding the tensor keeps its id from being used again
+    return torch.addcmul(widened(mean), widened(var).sqrt(), noise[id(stored)][1]).to(mean.dtype)

@@ -62,6 +62,29 @@ def test_tied_weights_have_one_draw() -> None:
         assert not torch.equal(bayesian[0].posterior.weight, net[0].weight)
 
 
+class Conv1D(nn.Module):
+    """Looks like Hugging Face's layer, which stores its weight as [in, out]."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+def test_computed_weights_that_are_tied_have_one_draw() -> None:
+    net = nn.Sequential(Conv1D(3, 3), Conv1D(3, 3))
+    net[1].weight = net[0].weight
+    bayesian = mnvi.convert(net, NOISE)
+    with drawn_weights(bayesian):
+        assert torch.equal(bayesian[0].posterior.weight, bayesian[1].posterior.weight)
+        assert not torch.equal(bayesian[0].posterior.weight, net[0].weight.T)
+
+
 def test_a_gaussian_meets_no_drawn_weights() -> None:
     layer = mnvi.convert(nn.Linear(3, 2), NOISE)
     with drawn_weights(layer), pytest.raises(TypeError, match="got a Gaussian"):
