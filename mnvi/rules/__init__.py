@@ -18,6 +18,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     contractions,
     dependence,
     dropout,
+    einops_backend,
     extremes,
     interpolation,
     joint,
