@@ -10,6 +10,7 @@ does not have; use ``einops.reduce`` there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from mnvi.rules.arithmetic import mean
@@ -17,12 +18,8 @@ from mnvi.rules.contractions import einsum
 from mnvi.rules.shapes import cat, stack
 from mnvi.values.gaussian import Gaussian
 
-try:
+if find_spec("einops") is not None:
     from einops._backends import AbstractBackend
-except ImportError:
-    AbstractBackend = None
-
-if AbstractBackend is not None:
 
     class GaussianBackend(AbstractBackend):
         framework_name = "mnvi"
@@ -43,10 +40,8 @@ if AbstractBackend is not None:
                 return x
             known = {"sum": "sum", "max": "amax", "min": "amin"}
             if operation not in known:
-                raise ValueError(
-                    f"einops.reduce: reduction={operation!r} has no rule for a Gaussian; known: mean, sum, max, min and "
-                    "prod"
-                )
+                rules = ", ".join(("mean", "prod", *known))
+                raise ValueError(f"einops.reduce: reduction={operation!r} has no rule for a Gaussian; known: {rules}")
             reduced: Gaussian = getattr(x, known[operation])(dims)
             return reduced
 
