@@ -36,6 +36,7 @@ ELSEWHERE = {
     "mnvi/moments/normalization.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/pooling.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/positive.py": "mnvi/rules/test_positive.py",
+    "mnvi/moments/fourier.py": "mnvi/rules/test_fourier.py",
     "mnvi/moments/grid_sampling.py": "mnvi/rules/test_interpolation.py",
     "mnvi/moments/multilinear.py": "mnvi/rules/test_products.py",
     "mnvi/moments/norms.py": "mnvi/rules/test_norms.py",

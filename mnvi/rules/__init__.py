@@ -20,6 +20,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     dropout,
     einops_backend,
     extremes,
+    fourier,
     interpolation,
     joint,
     linear,

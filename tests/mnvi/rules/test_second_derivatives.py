@@ -46,6 +46,16 @@ RULES = {
     "attention": lambda x: F.scaled_dot_product_attention(x[None], 2 * x[None], 3 * x[None]),
     "dropout": lambda x: F.dropout(x, 0.3),
     "max pooling": lambda x: F.max_pool1d(x, 2),
+    "pooling by a norm": lambda x: F.lp_pool1d(x, 2.0, 2),
+    "local response norm": lambda x: F.local_response_norm(x[None], 2, alpha=1.0),
+    "cosine": lambda x: F.cosine_similarity(x[:1], x[1:]),
+    "distances": lambda x: torch.cdist(x[:1], x[1:]),
+    "prod": lambda x: torch.prod(x, 1),
+    "cumprod": lambda x: torch.cumprod(x, 1),
+    "einsum of three": lambda x: torch.einsum("i,j,ij->j", x[0], x[1], x.mean[:1].T * x.mean[1:]),
+    "scatter": lambda x: torch.zeros(2, 3).double().scatter_reduce(0, torch.tensor([[0, 0, 1], [0, 1, 1]]), x, "mean"),
+    "sort": lambda x: torch.sort(x).values,
+    "Fourier transform": lambda x: torch.fft.irfft(torch.fft.rfft(x), n=3),
 }
 LAYERS = {
     "linear": (lambda: nn.Linear(3, 2), (2, 3)),
