@@ -147,6 +147,19 @@ def test_compile_without_graph_breaks():
     torch.testing.assert_close(out.var, expected.var)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x * torch.log(x), lambda x: x + torch.sqrt(x), lambda x: x * x.pow(-1.5), lambda x: x - torch.log1p(x)],
+)
+def test_a_root_or_logarithm_combined_with_its_own_argument_is_of_first_order(function):
+    x = mnvi.Gaussian(torch.tensor([0.8, 3.0, 20.0]).double(), torch.tensor([0.0064, 0.09, 4.0]).double())  # σ = μ/10
+    values, out = function(x.sample(SAMPLES, torch.Generator().manual_seed(1))), function(x)
+    assert ((out.std / values.std(0) - 1).abs() <= 0.04).all()
+    assert ((out.mean - values.mean(0)).abs() <= 0.12 * values.std(0)).all()
+    wide = function(mnvi.Gaussian(torch.tensor([0.1]), torch.tensor([1.0])))  # half of it below zero
+    assert wide.mean.isfinite().all() and wide.var.isfinite().all()
+
+
 @pytest.mark.parametrize("exponent", [math.inf, math.nan])
 def test_an_exponent_that_is_no_finite_number_is_refused(exponent):
     with pytest.raises(ValueError, match=r"pow: exponent=.* must be a finite number"):

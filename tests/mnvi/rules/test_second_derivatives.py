@@ -43,7 +43,7 @@ RULES = {
     "norm": lambda x: torch.norm(x, dim=-1),
     "std": lambda x: torch.std(x, -1),
     "maximum": lambda x: torch.maximum(x[0], x[1]),
-    "attention": lambda x: F.scaled_dot_product_attention(x[None], 2 * x[None], 3 * x[None]),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x.mean[None], 3 * x.mean[None] + 1),
     "dropout": lambda x: F.dropout(x, 0.3),
     "max pooling": lambda x: F.max_pool1d(x, 2),
     "pooling by a norm": lambda x: F.lp_pool1d(x, 2.0, 2),
