@@ -13,10 +13,10 @@ from typing import Any
 
 from mnvi import _moved, comparison, covariance, layers, methods, metrics, models, replicas, rules
 from mnvi.comparison import Comparison, compare_with_sampling
-from mnvi.conversion import convert
+from mnvi.conversion import UnusedPosteriorWarning, convert
 from mnvi.elbo import ELBO, Objective, StepSchedule, Terms, kl_divergence
 from mnvi.inference import export, optimize_for_inference, summary
-from mnvi.layers import bayesian_layers, register_layer
+from mnvi.layers import bayesian_layers, parameter_groups, register_layer
 from mnvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -71,6 +71,7 @@ __all__ = [
     "StudentTLikelihood",
     "Terms",
     "Uncertainty",
+    "UnusedPosteriorWarning",
     "bayesian_layers",
     "compare_with_sampling",
     "comparison",
@@ -89,6 +90,7 @@ __all__ = [
     "moment_matched",
     "optimize_for_inference",
     "options",
+    "parameter_groups",
     "predict",
     "register_layer",
     "replicas",

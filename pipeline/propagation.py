@@ -10,7 +10,7 @@ from pipeline.registry.methods import Method
 
 def settings(method: Method) -> dict[str, Any]:
     """Arguments of :class:`mnvi.options` for a method, as JSON values."""
-    return {"relu_floor": mnvi.options.PAPER_RELU_FLOOR, "spatial": "independent", **method.options}
+    return {**mnvi.options.PAPER, **method.options}
 
 
 def options(method: Method) -> mnvi.options:

@@ -1,5 +1,6 @@
 """Model in, Bayesian model out."""
 
 from mnvi.conversion.converting import convert
+from mnvi.conversion.watching import UnusedPosteriorWarning
 
-__all__ = ["convert"]
+__all__ = ["UnusedPosteriorWarning", "convert"]

@@ -13,6 +13,7 @@ from mnvi.conversion.copying import copied
 from mnvi.conversion.mean_calls import adapt_mean_calls, explain_mean_calls
 from mnvi.conversion.obstacles import obstacle, warn_if_mostly_deterministic
 from mnvi.conversion.subclasses import behaviour_check, is_layer, make_bayesian
+from mnvi.conversion.watching import watch_weights
 from mnvi.conversion.weight_norms import renew_weight_norms
 from mnvi.layers.attention import Projection
 from mnvi.layers.base import BayesianLayer
@@ -47,6 +48,11 @@ def convert(
     Conversion also rewrites calls of ``x.mean(dim)`` in a module's methods, in functions that it holds as attributes,
     and in functions that these call by their name, ``pool(x)``. It does not reach ``pooling.pool(x)``: there the call
     fails, and the error names the line and what to write, ``torch.mean(x, dim)``.
+    :class:`mnvi.layers.MultiheadAttention`). If your own module uses ``layer.weight`` itself, the first forward
+    pass warns with :class:`mnvi.UnusedPosteriorWarning`: make it call the layer instead.
+    Conversion also rewrites calls of ``x.mean(dim)`` in a module's methods and in functions that it holds as
+    attributes. It does not reach functions that these call, such as ``def gap(x): return x.mean((2, 3))``: there the
+    call fails, and the error names the line and what to write, ``torch.mean(x, dim)``.
 
     A warning names the classes that hold most weights if they are none of the known ones: their weights stay
     deterministic. :func:`mnvi.summary` lists every layer.
@@ -111,6 +117,7 @@ def convert(
         check(layer)
     if only is None:
         warn_if_mostly_deterministic(converted)
+    watch_weights(converted)
     return converted
 
 

@@ -15,6 +15,7 @@ from mnvi.layers.convolution import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from mnvi.layers.decay import parameter_groups
 from mnvi.layers.linear import Linear
 from mnvi.layers.registry import register_layer
 
@@ -29,5 +30,6 @@ __all__ = [
     "Linear",
     "MultiheadAttention",
     "bayesian_layers",
+    "parameter_groups",
     "register_layer",
 ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mnvi._validation import check_number
-from mnvi.moments._torch import DropoutNd
+from mnvi.methods.active_dropout import Training, calls_dropout, dropouts
 from mnvi.values.samples import Samples
 
 
@@ -68,7 +68,10 @@ class MonteCarlo(nn.Module):
 
     def _passes(self, x: Tensor, count: int) -> Tensor:
         repeated = x.expand(count, *x.shape).flatten(0, 1)
-        return tensor_from(self.net, repeated).unflatten(0, (count, -1))
+        return self._outputs(repeated).unflatten(0, (count, -1))
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        return tensor_from(self.net, x)
 
     def extra_repr(self) -> str:
         return (
@@ -77,23 +80,29 @@ class MonteCarlo(nn.Module):
 
 
 class _MCDropout(MonteCarlo):
+    calls_dropout: bool
+
     def train(self, mode: bool = True) -> _MCDropout:
         super().train(mode)
-        for module in self._dropouts():
-            module.train()
+        for module in dropouts(self.net):
+            module.training = True
         return self
 
-    def _dropouts(self) -> Iterator[nn.Module]:
-        return (m for m in self.net.modules() if isinstance(m, DropoutNd) and m.p > 0)
+    def _outputs(self, x: Tensor) -> Tensor:
+        if not vars(self).get("calls_dropout"):  # which files of earlier versions do not have
+            return super()._outputs(x)
+        with Training():
+            return super()._outputs(x)
 
 
 def mc_dropout(net: nn.Module, num_samples: int = 8, **settings: Any) -> MonteCarlo:
     """MC Dropout (Gal & Ghahramani, 2016): dropout stays active in evaluation; all other modules follow the mode.
 
-    Call ``train()`` and ``eval()`` on the result, not on ``net``.
+    This covers dropout modules, attention with ``dropout=``, and calls of ``torch.nn.functional.dropout`` and its
+    relatives in the methods of the network's modules. Call ``train()`` and ``eval()`` on the result, not on ``net``.
 
     Args:
-        net: a network with dropout modules (``nn.Dropout``, ``nn.Dropout2d``, ...).
+        net: a network with dropout.
         num_samples: number of passes in evaluation.
         settings: ``train_samples``, ``chunk``, ``seed`` of :class:`MonteCarlo`.
 
@@ -103,12 +112,15 @@ def mc_dropout(net: nn.Module, num_samples: int = 8, **settings: Any) -> MonteCa
         >>> net(torch.ones(5, 13)).values.shape
         torch.Size([8, 5, 2])
     """
-    method = _MCDropout(net, num_samples, **settings)
-    if not any(True for _ in method._dropouts()):
+    calls = calls_dropout(net)
+    drops = any(not isinstance(module, nn.TransformerEncoderLayer) for module in dropouts(net))
+    if not drops and not calls:
         raise ValueError(
-            "mc_dropout: the network has no dropout module with p > 0 (calls of nn.functional.dropout do not count); "
-            "build it with one, e.g. mnvi.models.mlp(13, dropout=0.1)"
+            "mc_dropout: the network has no dropout module with p > 0, and its modules do not call "
+            "nn.functional.dropout; build it with one, e.g. mnvi.models.mlp(13, dropout=0.1)"
         )
+    method = _MCDropout(net, num_samples, **settings)
+    method.calls_dropout = calls
     return method.train(net.training)
 
 

@@ -36,13 +36,14 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
+    constant_scale: bool = False,
 ) -> tuple[Tensor, Tensor]:
     r"""Moments of batch normalisation; exact in evaluation.
 
     .. math:: E = \gamma\frac{\mu - m}{\sqrt{s + \epsilon}} + \beta, \qquad V = \frac{\gamma^2}{s + \epsilon}\,v
 
     In evaluation m and s are the running statistics. In training they are the mean and (biased) variance of the means
-    over the batch, and update the running statistics once. The backward pass treats the s in V as a constant.
+    over the batch, and update the running statistics once.
 
     In training this is the paper's choice. It differs from the moments of a batch that is sampled and then normalised,
     because the noise adds to the spread of that batch. Against those, with 128 examples, means drawn from a standard
@@ -53,6 +54,8 @@ def batch_norm(
     Args:
         mean, var: the input's moments, [batch, channels, ...].
         running_mean, running_var, weight, bias, training, momentum, eps: as in ``torch.nn.functional.batch_norm``.
+        constant_scale: let the backward pass treat the s in V as a constant, as the paper's release does; values are
+            the same.
 
     Example:
         >>> import torch
@@ -65,6 +68,10 @@ def batch_norm(
         normal, _, inverse_std = torch.native_batch_norm(
             mean, weight, bias, running_mean, running_var, True, momentum, eps
         )
+        if not constant_scale:  # torch's own statistic has no gradient
+            others = [dim for dim in range(mean.dim()) if dim != 1]
+            again = torch.rsqrt(widened(mean).var(others, correction=0) + eps)
+            inverse_std = inverse_std + (again - again.detach())
     else:
         normal = F.batch_norm(mean, running_mean, running_var, weight, bias, False, momentum, eps)
         inverse_std = torch.rsqrt(running_var + eps)

@@ -20,6 +20,7 @@ from torch import Tensor
 from mnvi.moments._torch import is_compiling
 from mnvi.rules.composites import composite
 from mnvi.rules.entries import same_entries, some_entries, transposed_entries
+from mnvi.rules.gradients import refuse_cut_gradient
 from mnvi.rules.recognition import slope_and_offset
 from mnvi.rules.steps import KNOWN, Known, Path, Step, known_as, step
 from mnvi.rules.table import RULES
@@ -57,6 +58,8 @@ class DependenceWarning(UserWarning):
 def follow(function: Callable, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Apply a rule, taking into account and noting where values come from."""
     operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Gaussian)]
+    if not is_compiling() and not torch.is_grad_enabled():
+        refuse_cut_gradient(operands)
     if len(operands) == 1:
         result = handler(*args, **kwargs)
         known = known_as(function)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments import normalization, windows
+from mnvi.rules.options import current
 from mnvi.rules.table import RULES
 from mnvi.values.base import refuse_all_but_first
 from mnvi.values.gaussian import Gaussian
@@ -23,7 +24,14 @@ def _normalised(moments: Callable) -> Callable[..., Gaussian]:
     return answer
 
 
-_batch_norm = _normalised(normalization.batch_norm)
+def _batch_norm(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
+    refuse_all_but_first("batch_norm", input, (*args, *kwargs.values()))
+    constant = current().batch_norm == "constant_scale"
+    return Gaussian.trusted(
+        *normalization.batch_norm(input.mean, input.var, *args, **{**kwargs, "constant_scale": constant})
+    )
+
+
 _layer_norm = _normalised(normalization.layer_norm)
 _group_norm = _normalised(normalization.group_norm)
 

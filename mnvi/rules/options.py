@@ -12,9 +12,15 @@ from mnvi._validation import check_number
 from mnvi.moments._torch import is_compiling
 
 PAPER_RELU_FLOOR = 1e-5
+PAPER: dict[str, str | float] = {
+    "relu_floor": PAPER_RELU_FLOOR,
+    "spatial": "independent",
+    "batch_norm": "constant_scale",
+}
 
 _CHOICES = {
     "activation": ("moments", "taylor"),
+    "batch_norm": ("full_gradient", "constant_scale"),
     "max_pool": ("argmax", "clark"),
     "dropout": ("variance", "sample"),
     "spatial": ("independent", "shared_weights"),
@@ -30,6 +36,7 @@ class Options:
     dropout: str = "variance"
     relu_floor: float = 0.0
     spatial: str = "independent"
+    batch_norm: str = "full_gradient"
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -79,11 +86,15 @@ class options:
             independent; ``"shared_weights"`` carries the mean covariance between two positions of a channel, which the
             weights that they share cause (:attr:`mnvi.Gaussian.shared`). It matters for networks that average over
             positions: their variances otherwise come out far too small.
+        batch_norm: in training, the scale of a batch norm depends on the means of the batch. ``"full_gradient"``
+            (default) differentiates it also in the variance; ``"constant_scale"``, as the paper's release does, does
+            not. Values are the same.
 
-    ``options(...)`` by itself changes nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options
-    are a context variable: each thread and each asynchronous task has its own, and a new thread starts with the
-    defaults. Compiled functions follow the options of their thread, whatever the task. Put a block around a compiled
-    function, not inside it; a changed option recompiles the function.
+    ``options(**options.PAPER)`` are the settings of the paper's experiments. ``options(...)`` by itself changes
+    nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options are a context variable: each thread
+    and each asynchronous task has its own, and a new thread starts with the defaults. Compiled functions follow the
+    options of their thread, whatever the task. Put a block around a compiled function, not inside it; a changed option
+    recompiles the function.
 
     Example:
         >>> import torch, mnvi
@@ -96,6 +107,7 @@ class options:
     """
 
     PAPER_RELU_FLOOR = PAPER_RELU_FLOOR
+    PAPER = PAPER
 
     def __init__(self, **changes: str | float) -> None:
         known = [field.name for field in fields(Options)]

@@ -100,12 +100,29 @@ def test_batch_norm_gradients_in_evaluation():
     assert_gradients_are_right(run, image(1), weight, bias)
 
 
-def test_batch_norm_gradients_in_training_take_the_statistic_of_the_variance_as_constant():
+def test_batch_norm_gradients_in_training():
+    def run(x, weight, bias):
+        return F.batch_norm(x, None, None, weight, bias, training=True)
+
+    weight, bias = torch.rand(2, 4, dtype=torch.float64)
+    assert_gradients_are_right(run, image(1), weight, bias)
+
+
+def test_the_gradient_of_the_scale_changes_no_value():
+    x = image(1)
+    found = F.batch_norm(x, None, None, training=True)
+    with mnvi.options(batch_norm="constant_scale"):
+        constant = F.batch_norm(x, None, None, training=True)
+    assert torch.equal(found.mean, constant.mean) and torch.equal(found.var, constant.var)
+
+
+def test_the_gradients_of_the_paper_s_release_take_the_statistic_of_the_variance_as_constant():
     x = image(1)
     statistic = x.mean.var((0, 2), correction=0)
     leaves = [t.clone().requires_grad_() for t in (x.mean, x.var, *torch.rand(2, 4, dtype=torch.float64))]
     mean, var, weight, bias = leaves
-    out = F.batch_norm(mnvi.Gaussian(mean, var), None, None, weight, bias, training=True)
+    with mnvi.options(**mnvi.options.PAPER):
+        out = F.batch_norm(mnvi.Gaussian(mean, var), None, None, weight, bias, training=True)
     expected_mean = F.batch_norm(mean, None, None, weight, bias, training=True)
     expected_var = var * (weight.square() / (statistic + 1e-5))[:, None]
     directions = torch.randn(2, *mean.shape, dtype=torch.float64)
