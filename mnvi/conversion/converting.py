@@ -44,15 +44,11 @@ def convert(
 
     A posterior acts when its layer is called. ``torch.nn.MultiheadAttention``, torch's transformer encoder and
     torchvision's Swin use weights without calling their layers; the copy calls them (see
-    :class:`mnvi.layers.MultiheadAttention`). If your own module reads ``layer.weight``, make it call the layer instead.
-    Conversion also rewrites calls of ``x.mean(dim)`` in a module's methods, in functions that it holds as attributes,
-    and in functions that these call by their name, ``pool(x)``. It does not reach ``pooling.pool(x)``: there the call
-    fails, and the error names the line and what to write, ``torch.mean(x, dim)``.
-    :class:`mnvi.layers.MultiheadAttention`). If your own module uses ``layer.weight`` itself, the first forward
-    pass warns with :class:`mnvi.UnusedPosteriorWarning`: make it call the layer instead.
-    Conversion also rewrites calls of ``x.mean(dim)`` in a module's methods and in functions that it holds as
-    attributes. It does not reach functions that these call, such as ``def gap(x): return x.mean((2, 3))``: there the
-    call fails, and the error names the line and what to write, ``torch.mean(x, dim)``.
+    :class:`mnvi.layers.MultiheadAttention`). If your own module uses ``layer.weight`` itself, the first forward pass
+    warns with :class:`mnvi.UnusedPosteriorWarning`: make it call the layer instead. Conversion also rewrites calls of
+    ``x.mean(dim)`` in a module's methods, in functions that it holds as attributes, and in functions that these call by
+    their name, ``pool(x)``. It does not reach ``pooling.pool(x)``: there the call fails, and the error names the line
+    and what to write, ``torch.mean(x, dim)``.
 
     A warning names the classes that hold most weights if they are none of the known ones: their weights stay
     deterministic. :func:`mnvi.summary` lists every layer.

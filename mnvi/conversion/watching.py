@@ -15,18 +15,7 @@ from mnvi.layers.base import BayesianLayer
 from mnvi.moments._torch import in_torch_func, is_compiling
 
 _KNOWN = ("torch.nn.", "mnvi.")  # modules here call their layers
-_QUESTIONS = [
-    "__get__",
-    "__repr__",
-    "__len__",
-    "size",
-    "dim",
-    "numel",
-    "stride",
-    "is_floating_point",
-    "is_complex",
-    "element_size",
-]
+_QUESTIONS = {"__get__", "__repr__", "__len__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex"}
 
 
 class UnusedPosteriorWarning(UserWarning):
