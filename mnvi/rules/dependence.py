@@ -21,6 +21,8 @@ from mnvi.moments._torch import is_compiling
 from mnvi.rules.composites import composite
 from mnvi.rules.entries import same_entries, some_entries, transposed_entries
 from mnvi.rules.gradients import refuse_cut_gradient
+from mnvi.rules.options import current
+from mnvi.rules.positions import of_a_function
 from mnvi.rules.recognition import slope_and_offset
 from mnvi.rules.steps import KNOWN, Known, Path, Step, known_as, step
 from mnvi.rules.table import RULES
@@ -96,6 +98,8 @@ def _elementwise(source: Origin, known: Known, handler: Callable, args: tuple, k
         return handler(*args, **kwargs)
     dependent = composite(made, *moments)
     if same is True:
+        if current().spatial == "shared_weights" and not made.moves and not made.has_tensors:
+            dependent = of_a_function(dependent, lambda value: composite(made, value.mean, value.var), source.value())
         made.spreads = any(value.shape != dependent.shape for value in args if isinstance(value, Gaussian))
         continued(dependent, source, made)
         return dependent

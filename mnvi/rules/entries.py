@@ -167,7 +167,7 @@ def _asked(question: Callable[[list[Tensor]], Any], shape: torch.Size, paths: li
 def _entries(shape: torch.Size, paths: list[Path]) -> list[Tensor]:
     """For each path, the numbers of the entries that it leads to."""
     numbers = torch.arange(shape.numel()).view(shape)
-    return [path.indices(numbers) for path in paths]
+    return [path.indices(numbers).to(numbers.device) for path in paths]
 
 
 def _key(question: Callable, shape: torch.Size, paths: list[Path]) -> tuple | None:

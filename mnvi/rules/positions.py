@@ -33,6 +33,8 @@ def carry(function: Callable, handler: Callable, result: Any, args: tuple, kwarg
     """The result of a rule, with ``shared`` if an argument has it and the function has a rule for it."""
     if not any(x.shared is not None for x in _gaussians(args, kwargs)):
         return result
+    if isinstance(result, Gaussian) and result.shared is not None:  # mnvi.rules.dependence knows more than a rule
+        return result
     rule = SHARED.find(function)
     if rule is not None:
         result = rule(result, handler, args, kwargs)
@@ -92,6 +94,11 @@ def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[
 
     derivatives = positions.slope_and_curvature(expectation, mean, var)
     return with_shared(result, positions.through_slope(x.shared, mean, var, *derivatives))
+
+
+def of_a_function(result: Gaussian, function: Callable[[Gaussian], Gaussian], x: Gaussian | None) -> Gaussian:
+    """The result of an elementwise function of one value, with its covariance if the value has one."""
+    return result if x is None else _elementwise(result, function, (x,), {})
 
 
 def _scaled(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:

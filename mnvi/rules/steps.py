@@ -121,6 +121,8 @@ class Step:
         if self.known.moves:
             if self.known.plain in _STILL:
                 return indices
+            for value in self._values():
+                indices = indices.to(value.device) if isinstance(value, Tensor) else indices
             moved = self._call(lambda path: path.indices(indices))
             result: Tensor = moved if self.piece is None else moved[self.piece]
             return result

@@ -46,7 +46,20 @@ class Origin:
         True
     """
 
-    __slots__ = ("_held", "_mean", "_owner", "_var", "depth", "family", "parent", "shape", "source", "step", "views")
+    __slots__ = (
+        "_held",
+        "_mean",
+        "_owner",
+        "_shared",
+        "_var",
+        "depth",
+        "family",
+        "parent",
+        "shape",
+        "source",
+        "step",
+        "views",
+    )
 
     def __init__(self, shape: torch.Size, parent: Origin | None = None, step: Any = None, view: bool = False) -> None:
         self.shape, self.parent, self.step = shape, parent, step
@@ -55,6 +68,7 @@ class Origin:
         self.views: list[ref[Gaussian]] = parent.views if view and parent is not None else []
         self.source: Gaussian | None = None
         self._held: tuple[Tensor, Tensor] | None = None
+        self._shared: Tensor | None = None
         self._mean: ref[Tensor] | None = None
         self._var: ref[Tensor] | None = None
         self._owner: ref[Gaussian] | None = None
@@ -63,7 +77,7 @@ class Origin:
         """Make this the link of a value."""
         value.origin = self
         if is_compiling():  # the compiler knows no weak references, and what it traces takes no memory
-            self._held = value.mean, value.var
+            self._held, self._shared = (value.mean, value.var), value.shared
             return
         self._mean, self._var, self._owner = ref(value.mean), ref(value.var), ref(value)
         if self.parent is not None and self.parent.views is self.views:
@@ -82,6 +96,10 @@ class Origin:
         """The object that has this value, unless it is gone or has changed in place."""
         value = None if self._owner is None else self._owner()
         return value if value is not None and value.origin is self else None
+
+    def value(self) -> Gaussian | None:
+        """A value with these moments and their covariance, unless it is gone."""
+        return self.owner() if self._held is None else Gaussian.trusted(*self._held, self._shared)
 
     @property
     def is_current(self) -> bool:

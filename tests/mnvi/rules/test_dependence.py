@@ -229,3 +229,22 @@ def test_the_first_order_rule_stays_first_order() -> None:
     with mnvi.options(activation="taylor"):
         torch.testing.assert_close((x * torch.sigmoid(x)).var, F.silu(x).var)
         torch.testing.assert_close((torch.sigmoid(x) * torch.tanh(x)).mean, x.mean.sigmoid() * x.mean.tanh())
+
+
+@pytest.mark.parametrize("name", ["SiLU", "GELU, GPT-2", "hard swish"])
+def test_covariances_between_positions_are_those_of_torch_s_own(name: str) -> None:
+    by_hand, own = KNOWN[name]
+    layer, image = mnvi.convert(nn.Conv2d(2, 3, 3), mnvi.MultiplicativeNoise(1.0)), torch.randn(2, 2, 6, 6)
+    with mnvi.options(spatial="shared_weights"):
+        x = layer(image)
+        found, expected = by_hand(x), own(x)
+        compiled = torch.compile(lambda x: by_hand(layer(x)), fullgraph=True, backend="eager")(image)
+    torch.testing.assert_close(found.shared, expected.shared, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(compiled.shared, expected.shared, rtol=1e-3, atol=1e-5)
+
+
+def test_the_covariance_between_positions_of_a_sum_with_itself_is_fourfold() -> None:
+    layer = mnvi.convert(nn.Conv2d(2, 3, 3), mnvi.MultiplicativeNoise(1.0))
+    with mnvi.options(spatial="shared_weights"):
+        x = layer(torch.randn(2, 2, 6, 6))
+        torch.testing.assert_close((x + x.clone()).shared, 4 * x.shared)
