@@ -56,6 +56,7 @@ ELSEWHERE = {
     "mnvi/training/prediction.py": "mnvi/training/test_predicting.py",
     "mnvi/rules/recognition.py": "mnvi/rules/test_dependence.py",
     "mnvi/rules/steps.py": "mnvi/rules/test_dependence.py",
+    "mnvi/rules/position_shapes.py": "mnvi/rules/test_rules_positions.py",
     "mnvi/values/base.py": "mnvi/values/test_gaussian.py",
     "mnvi/values/samples.py": "mnvi/methods/test_montecarlo.py",
     "pipeline/data/archives.py": "pipeline/data/test_sources.py",

@@ -326,22 +326,61 @@ def slope_and_curvature(expectation: Callable[[Tensor], Tensor], mean: Tensor, v
     return (above - below) / (2 * step), (above - 2 * here + below) / step.square()
 
 
-def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    r"""Covariance between positions of a product of independent factors.
-
-    .. math:: c' = \bar x^2 c_y + \bar y^2 c_x + c_x c_y
-
-    Args:
-        first, second: the mean over positions and c of each factor.
+def mean_product(mean: Tensor, shared: Tensor) -> Tensor:
+    r"""Mean over pairs of different positions of :math:`\mu_p\mu_q`.
 
     Example:
         >>> import torch
-        >>> one, two = torch.ones(1), torch.full((1,), 2.0)
-        >>> product((one, one), (two, one))
+        >>> mean_product(torch.tensor([[1.0, 3.0]]), torch.zeros(1, 1))
+        tensor([[3.]])
+    """
+    count = math.prod([mean.shape[d] for d in position_dims(mean.shape, shared)])
+    square = over_positions(some_positions(mean, shared).square(), shared)
+    return (count * over_positions(mean, shared).square() - square) / max(count - 1, 1)
+
+
+def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+    r"""Covariance between positions of a product of independent factors.
+
+    .. math:: c' = \overline{x_p x_q}\,c_y + \overline{y_p y_q}\,c_x + c_x c_y
+
+    Args:
+        first, second: the mean product of two positions (:func:`mean_product`) and c of each factor.
+
+    Example:
+        >>> import torch
+        >>> one, four = torch.ones(1), torch.full((1,), 4.0)
+        >>> product((one, one), (four, one))
         tensor([6.])
     """
     (x, shared_x), (y, shared_y) = first, second
-    return x.square() * shared_y + y.square() * shared_x + shared_x * shared_y
+    return x * shared_y + y * shared_x + shared_x * shared_y
+
+
+def weighted(weights: Tensor, var: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Sums over positions with known weights, as in attention: what correlation adds to the variances, and c.
+
+    .. math:: V_t = c\Big[\Big(\sum_s a_{ts}\Big)^2 - \sum_s a_{ts}^2\Big], \qquad
+              c' = c\Big[\Big(\sum_s \bar a_s\Big)^2 - \sum_s \bar a_s^2\Big] + \sum_s \bar a_s^2 v_s
+
+    Sums of the same entries covary even if the entries are independent; :math:`\bar a_s` is the mean weight of entry s.
+
+    Args:
+        weights: a, [..., outputs, inputs].
+        var, shared: of the inputs, [..., inputs, channels] and [..., 1, channels].
+
+    Example:
+        >>> import torch
+        >>> weighted(torch.full((2, 2), 0.5), torch.ones(2, 1), torch.zeros(1, 1))
+        (tensor([[0.],
+                [0.]]), tensor([[0.5000]]))
+    """
+    average = weights.mean(-2, keepdim=True)
+    return shared * _cross(weights), shared * _cross(average) + torch.matmul(average.square(), var)
+
+
+def _cross(weights: Tensor) -> Tensor:
+    return weights.sum(-1, keepdim=True).square() - weights.square().sum(-1, keepdim=True)
 
 
 def reshaped(shared: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor | None:

@@ -28,6 +28,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     norms,
     ordering,
     pooling,
+    position_shapes,
     positions,
     positive,
     scattering,

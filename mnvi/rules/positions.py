@@ -20,6 +20,7 @@ from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
 from mnvi.moments.normal import SMALLEST_VARIANCE
 from mnvi.moments.precision import widened
 from mnvi.rules.fallbacks import fell_back
+from mnvi.rules.options import current
 from mnvi.rules.table import RULES, RuleTable, every, name_of
 from mnvi.values.gaussian import Gaussian
 
@@ -56,7 +57,7 @@ def _gaussians(args: tuple, kwargs: dict[str, Any]) -> list[Gaussian]:
     return [value for value in values if isinstance(value, Gaussian)]
 
 
-def _input(args: tuple, kwargs: dict[str, Any]) -> Any:
+def input_of(args: tuple, kwargs: dict[str, Any]) -> Any:
     return args[0] if args else kwargs["input"]
 
 
@@ -78,7 +79,7 @@ def _keep(result: Any, handler: Callable, args: tuple, kwargs: dict[str, Any]) -
     """For maxima and the like, whose positions are those of the input or fewer."""
     if isinstance(result, tuple):  # with indices
         return (_keep(result[0], handler, args, kwargs), *result[1:])
-    return with_shared(result, _input(args, kwargs).shared)
+    return with_shared(result, input_of(args, kwargs).shared)
 
 
 def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
@@ -103,7 +104,7 @@ def of_a_function(result: Gaussian, function: Callable[[Gaussian], Gaussian], x:
 
 def _scaled(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     """For maps that scale each channel: the covariance grows as the variance does."""
-    x = _input(args, kwargs)
+    x = input_of(args, kwargs)
     return with_shared(result, x.shared * _growth(x, result))
 
 
@@ -134,7 +135,7 @@ def _pools_positions_alone(x: Gaussian, result: Gaussian) -> bool:
 
 
 def _mean_or_sum(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
-    x = _input(args, kwargs)
+    x = input_of(args, kwargs)
     dims, keepdim = _reduced(x, *args[1:], **kwargs)
     summed = [d for d in positions.position_dims(x.shape, x.shared) if d in dims]
     others = [d for d in dims if d not in summed]
@@ -175,19 +176,14 @@ def _shared_of(value: Any, like: Gaussian) -> Any:
     return value.var if all(aligned[d] == 1 for d in dims) else 0.0
 
 
-def _carrier(*values: Any) -> Gaussian:
+def carrier(*values: Any) -> Gaussian:
     return next(value for value in values if isinstance(value, Gaussian) and value.shared is not None)
-
-
-def _fitted(shared: Any, like: Tensor) -> Any:
-    """``shared`` in a shape with the dimensions of ``like``, its positions kept at size 1."""
-    return shared if not isinstance(shared, Tensor) or shared.dim() == like.dim() else shared.expand_as(like)
 
 
 def _add(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     first, second = args[0], args[1] if len(args) > 1 else kwargs["other"]
     factor = kwargs.get("alpha", 1)
-    x = _carrier(first, second)
+    x = carrier(first, second)
     if first is second:
         return with_shared(result, first.shared * (1 + factor) ** 2)
     shared = _shared_of(first, x) + factor * factor * _shared_of(second, x)
@@ -196,14 +192,14 @@ def _add(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any
 
 def _mul(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     first, second = args[0], args[1] if len(args) > 1 else kwargs["other"]
-    x = _carrier(first, second)
+    x = carrier(first, second)
     y = second if x is first else first
     if x is y:
         return _elementwise(result, lambda z: handler(z, z), args[:1], {})
     if isinstance(y, Gaussian) and x.shape == result.shape:
         assert x.shared is not None
-        means = [_mean_over_positions(value, x) for value in (x, y)]
-        shared = positions.product((means[0], x.shared), (means[1], _shared_of(y, x)))
+        squares = [_over_pairs(value, x) for value in (x, y)]
+        shared = positions.product((squares[0], x.shared), (squares[1], _shared_of(y, x)))
         return with_shared(result, shared)
     if isinstance(y, Tensor) and y.numel() > 1:
         return _scaled(result, handler, (x,), {}) if x.shape == result.shape else result
@@ -218,51 +214,80 @@ def _div(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any
     return _mul(result, handler, (first, 1 / second), {})
 
 
-def _mean_over_positions(value: Gaussian, like: Gaussian) -> Tensor:
+def _over_pairs(value: Gaussian, like: Gaussian) -> Tensor:
+    """Mean over pairs of positions of the product of their means."""
     assert like.shared is not None
     mean = widened(value.mean)
     aligned = mean.reshape((1,) * (like.dim() - mean.dim()) + tuple(mean.shape))
-    return positions.over_positions(aligned, like.shared) if aligned.shape == like.shape else aligned
+    return positions.mean_product(aligned, like.shared) if aligned.shape == like.shape else aligned.square()
 
 
-def _reshape(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
-    x = _input(args, kwargs)
-    return result if result is x else with_shared(result, positions.reshaped(x.shared, x.shape, result.shape))
-
-
-def _rearrange(function: Callable) -> Rule:
-    """For functions that move whole dimensions."""
+def _normalised(statistics: Callable[..., tuple[Tensor, int, bool]]) -> Rule:
+    """For norms: ``statistics`` gives the mean c and number of the channels normalised together, and whether positions
+    are normalised together too."""
 
     def rule(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
-        x, *rest = args
-        return result if result is x else with_shared(result, function(x.shared, *rest, **kwargs))
+        x = input_of(args, kwargs)
+        shared, count, over_positions = statistics(x, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+        common = (shared - 2 * x.shared) / count  # what subtracting the mean of all removes
+        if over_positions:
+            x = Gaussian.trusted(x.mean, (x.var + common).clamp(min=0), x.shared)
+            result = _replaced(result, handler(x, *args[1:], **kwargs).var)
+        return with_shared(result, _growth(x, result) * (x.shared + common))
 
     return rule
 
 
-def _cat(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
-    values: Sequence[Any] = args[0] if args else kwargs["tensors"]
-    dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
-    like = _carrier(*values)
-    assert like.shared is not None
-    along_positions = dim in positions.position_dims(result.shape, like.shared) and like.shared.shape[dim] == 1
-    parts = []
-    for value in values:
-        shape = list(like.shared.shape)
-        if not along_positions:
-            shape[dim] = value.shape[dim]
-        known = isinstance(value, Gaussian) and value.shared is not None
-        parts.append(value.shared if known else like.shared.new_zeros(shape))
-        if list(parts[-1].shape) != shape:
-            return result
-    if not along_positions:
-        return with_shared(result, torch.cat(parts, dim))
-    sizes = [value.shape[dim] for value in values]
-    pairs = sum(part * (size * (size - 1)) for part, size in zip(parts, sizes, strict=True))
-    return with_shared(result, cast(Tensor, pairs) / (sum(sizes) * (sum(sizes) - 1)))
+def _in_layers(x: Gaussian, normalized_shape: Sequence[int], *_: Any, **__: Any) -> tuple[Tensor, int, bool]:
+    assert x.shared is not None
+    dims = range(x.dim() - len(normalized_shape), x.dim())
+    count = math.prod([x.shared.shape[d] for d in dims])
+    together = any(d in dims for d in positions.position_dims(x.shape, x.shared))
+    return x.shared.mean(tuple(dims), keepdim=True), count, together
 
 
-def _register(rule: Rule, *functions: Callable) -> None:
+def _in_groups(x: Gaussian, num_groups: int, *_: Any, **__: Any) -> tuple[Tensor, int, bool]:
+    assert x.shared is not None
+    size = x.shape[1] // num_groups
+    means = x.shared.unflatten(1, (num_groups, size)).mean(2, keepdim=True)
+    return means.expand(-1, -1, size, *means.shape[3:]).flatten(1, 2), size, True
+
+
+def _in_instances(x: Gaussian, *_: Any, **__: Any) -> tuple[Tensor, int, bool]:
+    assert x.shared is not None
+    return x.shared, 1, True
+
+
+def _whole_channels(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    """Dropout of channels: positions drop out together."""
+    x = input_of(args, kwargs)
+    if result is x or current().dropout == "sample":
+        return result if result is x else _scaled(result, handler, args, kwargs)
+    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    mean = positions.over_positions(widened(x.mean), x.shared)
+    return with_shared(result, (x.shared + p * mean.square()) / (1 - p) if p < 1 else x.shared * 0)
+
+
+def _matmul(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    """Attention weights times values, whose positions are summed over; tokens times a known matrix."""
+    first, second = args
+    if isinstance(second, Gaussian) and second.shared is not None and second.shared.shape[-2] == 1:
+        weights = first.mean if isinstance(first, Gaussian) else first
+        var, shared = positions.weighted(widened(weights), second.var, second.shared)
+        return with_shared(_replaced(result, result.var + var), shared)
+    if isinstance(second, Tensor) and first.shared.shape[-1] != 1:
+        return with_shared(result, torch.matmul(first.shared, second.to(first.shared.dtype).square()))
+    return result
+
+
+def _linear(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x, weight = args[0], args[1] if len(args) > 1 else kwargs["weight"]
+    if x.shared.shape[-1] == 1:
+        return result
+    return with_shared(result, F.linear(x.shared, weight.to(x.shared.dtype).square()))
+
+
+def register(rule: Rule, *functions: Callable) -> None:
     SHARED.rule(*functions)(rule)
 
 
@@ -272,27 +297,27 @@ _ELEMENTWISE = """
     gelu erfc softplus logsigmoid log_sigmoid pow square
 """
 for _name in _ELEMENTWISE.split():
-    _register(_elementwise, *every(_name))
-_register(_scaled, F.batch_norm, torch.batch_norm)
-_register(_mean_or_sum, *every("mean", "sum"))
-_register(_add, *every("add"))
-_register(_mul, *every("mul", "multiply"))
-_register(_div, *every("div", "divide", "true_divide"), Tensor.__truediv__)
-_register(_cat, torch.cat, torch.concat, torch.concatenate)
-for _name in ("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone"):
-    _register(_reshape, *(f for f in every(_name) if not f.__name__.endswith("_")))
-for _name in ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims"):
-    for _function in every(_name):
-        if not _function.__name__.endswith("_"):
-            _register(_rearrange(_function), _function)
+    register(_elementwise, *every(_name))
+register(_scaled, F.batch_norm, torch.batch_norm, F.rms_norm, torch.rms_norm)
+register(_normalised(_in_layers), F.layer_norm, torch.layer_norm)
+register(_normalised(_in_groups), F.group_norm, torch.group_norm)
+register(_normalised(_in_instances), F.instance_norm)
+register(_matmul, *every("matmul"), Tensor.__matmul__)
+register(_linear, F.linear)
+register(_mean_or_sum, *every("mean", "sum"))
+register(_add, *every("add", "sub", "subtract"))
+register(_keep, *every("neg", "negative"))
+register(_mul, *every("mul", "multiply"))
+register(_div, *every("div", "divide", "true_divide"), Tensor.__truediv__)
 _POOLING = {
     _keep: ("max_pool{}d", "max_pool{}d_with_indices", "adaptive_max_pool{}d", "adaptive_max_pool{}d_with_indices"),
     _average: ("avg_pool{}d", "adaptive_avg_pool{}d"),
 }
 for _rule, _names in _POOLING.items():
     for _name in [name.format(dims) for name in _names for dims in (1, 2, 3)]:
-        _register(_rule, *(getattr(space, _name) for space in (F, torch, NATIVE_FUNCTIONS) if hasattr(space, _name)))
-_register(_average, F.interpolate)
-_register(_keep, F.dropout, torch.dropout)
+        register(_rule, *(getattr(space, _name) for space in (F, torch, NATIVE_FUNCTIONS) if hasattr(space, _name)))
+register(_average, F.interpolate)
+register(_keep, F.dropout, torch.dropout)
+register(_whole_channels, F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout)
 
 RULES.afterwards = carry

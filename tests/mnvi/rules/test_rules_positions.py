@@ -111,3 +111,217 @@ def test_functions_that_fall_back_are_reported():
         torch.relu(x)
         torch.cumsum(x, -1)
     assert names == ["torch.cumsum"]
+
+
+def shared_value(*shape: int, positions: tuple[int, ...], correlation: float = 0.5) -> mnvi.Gaussian:
+    generator = torch.Generator().manual_seed(2)
+    mean = torch.randn(shape, generator=generator).double()
+    index = tuple(slice(1) if d in positions else slice(None) for d in range(len(shape)))
+    var = torch.rand(mean[index].shape, generator=generator).double() + 0.5
+    return mnvi.Gaussian.trusted(mean, var.expand(shape).clone(), correlation * var)
+
+
+def drawn(x: mnvi.Gaussian, num_samples: int = 20_000) -> torch.Tensor:
+    """Samples in which the positions of a channel have the covariance ``x.shared``."""
+    assert x.shared is not None
+    generator = torch.Generator().manual_seed(3)
+    own = torch.randn(num_samples, *x.shape, generator=generator).double()
+    common = torch.randn(num_samples, *x.shared.shape, generator=generator).double()
+    return x.mean + (x.var - x.shared).sqrt() * own + x.shared.sqrt() * common
+
+
+def covariance(samples: torch.Tensor, positions: tuple[int, ...]) -> torch.Tensor:
+    """Mean covariance between two positions, for every other entry."""
+    dims = tuple(d + 1 for d in positions)
+    count = samples[0].numel() // samples[0].sum(positions).numel()
+    return (samples.sum(dims).var(0) - samples.var(0).sum(positions)) / (count * (count - 1))
+
+
+# name: (function, shape of the input, positions of the input, positions of the output)
+RULES = {
+    "batch norm": (nn.BatchNorm2d(3).double().eval(), (2, 3, 4, 4), (2, 3), (2, 3)),
+    "sum with itself": (lambda x: x + x, (2, 3, 4, 4), (2, 3), (2, 3)),
+    "known factor": (lambda x: x * torch.tensor([1.0, -2.0, 0.5]).view(3, 1, 1), (2, 3, 4, 4), (2, 3), (2, 3)),
+    "negative": (lambda x: -x, (2, 3, 4), (2,), (2,)),
+    "quotient": (lambda x: x / 2, (2, 3, 4), (2,), (2,)),
+    "known matrix": (nn.Linear(3, 2).double(), (2, 5, 3), (1,), (1,)),
+    "joined channels": (lambda x: torch.cat([x, 3 * x.detach()], 1), (2, 3, 4), (2,), (2,)),
+    "half of the channels": (lambda x: x.chunk(2, 1)[1], (2, 4, 3), (2,), (2,)),
+    "some positions": (lambda x: x[:, :, 1:3], (2, 3, 4), (2,), (2,)),
+    "as tokens": (lambda x: x.flatten(2).transpose(1, 2), (2, 3, 4, 4), (2, 3), (1,)),
+    "channels last": (lambda x: x.permute(0, 2, 3, 1), (2, 3, 4, 4), (2, 3), (1, 2)),
+    "in heads": (lambda x: x.unflatten(-1, (2, 2)).transpose(1, 2), (2, 5, 4), (1,), (2,)),
+    "half of the rows averaged": (lambda x: torch.mean(x, 2), (2, 3, 4, 4), (2, 3), (2,)),
+    "padded with zeros": (lambda x: nn.functional.pad(x, (1, 1)), (2, 3, 6), (2,), (2,)),
+}
+AVERAGES = {
+    "all positions": lambda x: torch.mean(x, (2, 3)),
+    "sum": lambda x: torch.sum(x, (2, 3), keepdim=True),
+    "positions and channels": lambda x: torch.mean(x, (1, 2, 3)),
+    "rows": lambda x: torch.mean(x, -2),
+    "windows": nn.AvgPool2d(2),
+    "overlapping padded windows": nn.AvgPool2d(3, 2, padding=1),
+    "adaptive": nn.AdaptiveAvgPool2d((3, 2)),
+    "interpolated": lambda x: nn.functional.interpolate(x, size=(3, 7), mode="bilinear"),
+    "attention": lambda x: torch.matmul(ATTENTION, x.flatten(2).transpose(1, 2)),
+}
+ATTENTION = torch.softmax(torch.randn(6, 16, generator=torch.Generator().manual_seed(5)), -1).double()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_covariance_of_linear_functions_agrees_with_samples(name):
+    function, shape, before, after = RULES[name]
+    x = shared_value(*shape, positions=before)
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        out = function(x)
+        expected = covariance(torch.stack([function(s) for s in drawn(x, 4000)]), after)
+    found = out.shared.squeeze(after)
+    assert abs(found.mean() / expected.mean() - 1) < 0.1  # four standard errors
+    assert ((found - expected).abs() < 0.1 * out.var.mean()).all()
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_the_variance_of_averages_agrees_with_samples(name):
+    x = shared_value(2, 3, 4, 4, positions=(2, 3))
+    function = AVERAGES[name]
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        out = function(x)
+    expected = torch.stack([function(s) for s in drawn(x, 5000)]).var(0)
+    assert ((out.var / expected - 1).abs() < 5 * (2 / 5000) ** 0.5).all()
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [nn.LayerNorm(24), nn.GroupNorm(2, 24), nn.GroupNorm(24, 24), nn.InstanceNorm2d(24)],
+    ids=["layer norm", "group norm", "group norm of one channel", "instance norm"],
+)
+def test_norms_agree_with_samples(norm):
+    torch.manual_seed(0)
+    layer = isinstance(norm, nn.LayerNorm)
+    shape, dims = ((2, 16, 24), (1,)) if layer else ((2, 24, 4, 4), (2, 3))
+    x = shared_value(*shape, positions=dims)
+    norm = norm.double()
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        out = norm(x)
+        values = torch.stack([norm(s) for s in drawn(x, 2000)])
+    found = torch.zeros(()) if out.shared is None else out.shared
+    assert abs(out.var.mean() / values.var(0).mean() - 1) < 0.1
+    # entries that add up to 0 have the covariance -v / (n - 1), which counts as 0 here
+    assert abs(found.mean() - covariance(values, dims).mean()) < 0.07 * out.var.mean()
+
+
+def test_the_product_with_a_gate_agrees_with_samples():
+    x = shared_value(2, 3, 4, 4, positions=(2, 3))
+    generator = torch.Generator().manual_seed(7)
+    gate = mnvi.Gaussian(*(torch.rand(2, 3, 1, 1, generator=generator).double() for _ in range(2)))
+    with mnvi.options(spatial="shared_weights"):
+        out = x * gate
+    expected = covariance(drawn(x) * gate.sample(20_000, generator), (2, 3))
+    torch.testing.assert_close(out.shared.squeeze((2, 3)).mean(), expected.mean(), rtol=0.1, atol=0.0)
+
+
+@pytest.mark.parametrize("function", [nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Tanh(), nn.Hardswish()], ids=str)
+def test_elementwise_functions_agree_with_samples(function):
+    x = shared_value(2, 8, 5, 5, positions=(2, 3), correlation=0.6)
+    with mnvi.options(spatial="shared_weights"):
+        out = function(x)
+    expected = covariance(function(drawn(x, 8000)), (2, 3))
+    assert abs(out.shared.mean() / expected.mean() - 1) < 0.1
+
+
+def test_channels_that_drop_out_as_a_whole_covary():
+    torch.manual_seed(0)
+    x = shared_value(2, 3, 4, 4, positions=(2, 3))
+    layer = nn.Dropout2d(0.3).train()
+    with mnvi.options(spatial="shared_weights"):
+        out = layer(x)
+    samples = drawn(x)
+    expected = covariance(torch.stack([layer(s) for s in samples]), (2, 3))
+    torch.testing.assert_close(out.shared.squeeze((2, 3)).mean(), expected.mean(), rtol=0.1, atol=0.0)
+
+
+class TokenMixer(nn.Module):
+    """A vision transformer with one block, whose tokens are averaged at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(2, 16, 3, 3)
+        self.norm = nn.LayerNorm(16)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.feed = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        y = self.norm(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return self.head(torch.mean(x + self.feed(x), 1))
+
+
+def test_tokens_that_are_averaged_agree_with_sampled_weights():
+    torch.manual_seed(0)
+    net, x = TokenMixer().eval(), images()
+    model = mnvi.convert(net, POSTERIORS["multiplicative"]).eval()
+    generator = torch.Generator().manual_seed(0)
+    layers: list = [
+        (layer, layer.weight.clone(), layer.weight_variance().sqrt()) for layer in mnvi.bayesian_layers(model)
+    ]
+    with torch.no_grad():
+        independent = model(x).var
+        with mnvi.options(spatial="shared_weights"):
+            shared = model(x).var
+        outs = []
+        for layer, _, _ in layers:
+            layer.rho.fill_(-60.0)
+        for _ in range(500):
+            for layer, mean, std in layers:
+                layer.weight.copy_(mean + std * torch.randn(mean.shape, generator=generator))
+            outs.append(model(x).mean)
+    expected = torch.stack(outs).var(0)
+    assert (independent / expected).median() < 0.5
+    assert 0.75 < (shared / expected).median() < 1.35
+
+
+def test_optimised_networks_keep_the_covariance():
+    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval(), images()
+    fast = mnvi.optimize_for_inference(model, compile=False)
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        torch.testing.assert_close(fast(x).var, model(x).var)
+
+
+@pytest.mark.slow
+def test_exported_networks_keep_the_covariance(tmp_path):
+    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval(), images()
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        expected = model(x)
+        mnvi.export(model, tmp_path / "model.pt2", x)
+    _, variance = torch.export.load(tmp_path / "model.pt2").module()(x)
+    torch.testing.assert_close(variance, expected.var)
+
+
+def test_networks_vectorised_by_vmap_keep_the_covariance():
+    nets = [mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval() for _ in range(2)]
+    with torch.no_grad():
+        nets[1][0].weight.mul_(2)
+    parameters, buffers = torch.func.stack_module_state(nets)
+    x = images()
+
+    def variance(parameters, buffers):
+        return torch.func.functional_call(nets[0], (parameters, buffers), (x,)).var
+
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        together = torch.func.vmap(variance)(parameters, buffers)
+        torch.testing.assert_close(together, torch.stack([net(x).var for net in nets]))
+
+
+def test_the_gradient_agrees_with_differences():
+    net = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1))
+    torch.manual_seed(0)
+    model = mnvi.convert(net, POSTERIORS["multiplicative"]).double()
+    x = images(6).double()[:1]
+
+    def variance(weight: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, {"0.weight": weight}, (x,)).var
+
+    with mnvi.options(spatial="shared_weights"):
+        assert torch.autograd.gradcheck(variance, model[0].weight.detach().clone().requires_grad_(), rtol=1e-2)
