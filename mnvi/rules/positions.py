@@ -82,18 +82,27 @@ def _keep(result: Any, handler: Callable, args: tuple, kwargs: dict[str, Any]) -
     return with_shared(result, input_of(args, kwargs).shared)
 
 
+def _relu(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    x = input_of(args, kwargs)
+    if current().activation == "taylor":
+        return _elementwise(result, handler, args, kwargs)
+    mean, var = (positions.some_positions(t, x.shared) for t in (x.mean, x.var))
+    derivatives = positions.relu_slope_and_curvature(mean, var)
+    return with_shared(result, positions.through_slope(x.shared, mean, var, *derivatives))
+
+
 def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     x, *rest = args
-    if not isinstance(x, Gaussian) or x.shared is None:
+    if not isinstance(x, Gaussian) or x.shared is None or result.shape != x.shape:
         return result
-    mean, var = x.mean, x.var
+    mean, var, here = x.mean, x.var, result.mean
     if not any(isinstance(value, Tensor) and value.dim() > 1 for value in (*rest, *kwargs.values())):
-        mean, var = (positions.some_positions(t, x.shared) for t in (mean, var))
+        mean, var, here = (positions.some_positions(t, x.shared) for t in (mean, var, here))
 
     def expectation(shifted: Tensor) -> Tensor:
         return cast(Tensor, handler(Gaussian.trusted(shifted, var), *rest, **kwargs).mean)
 
-    derivatives = positions.slope_and_curvature(expectation, mean, var)
+    derivatives = positions.slope_and_curvature(expectation, mean, var, here)
     return with_shared(result, positions.through_slope(x.shared, mean, var, *derivatives))
 
 
@@ -292,10 +301,11 @@ def register(rule: Rule, *functions: Callable) -> None:
 
 
 _ELEMENTWISE = """
-    relu relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
+    relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
     leaky_relu prelu rrelu clamp clip clamp_min clamp_max hardtanh hardsigmoid softshrink hardshrink threshold elu celu
     gelu erfc softplus logsigmoid log_sigmoid pow square
 """
+register(_relu, *every("relu"))
 for _name in _ELEMENTWISE.split():
     register(_elementwise, *every(_name))
 register(_scaled, F.batch_norm, torch.batch_norm, F.rms_norm, torch.rms_norm)
