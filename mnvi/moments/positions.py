@@ -185,12 +185,9 @@ def _taps(affine: Affine, axis: int, weight: Tensor, mean: Tensor, variance: Ten
 
 def _seen(mean: Tensor, taps: list[Tensor]) -> Tensor:
     """[..., in, kernel...]: the mean over outputs of what each tap sees."""
-    dims = len(taps)
-    seen = mean @ taps[-1].T
-    for axis in range(dims - 2, -1, -1):
-        kept = seen.shape[axis - dims + 1 :]
-        seen = (taps[axis] @ seen.flatten(axis - dims + 1)).unflatten(-1, kept)
-    return seen
+    for axis in range(-1, -1 - len(taps), -1):
+        mean = (mean.movedim(axis, -1) @ taps[axis].T).movedim(-1, axis)
+    return mean
 
 
 def _in_sets(affine: Affine, weight: Tensor) -> Tensor:
