@@ -67,7 +67,8 @@ class Peak:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def look(self) -> None:
+    def look(self) -> int:
+        """What it is now."""
         total = 0
         own = psutil.Process()
         for process in (own, *own.children(recursive=True)):
@@ -77,6 +78,7 @@ class Peak:
             except psutil.Error:  # it has just ended
                 continue
         self.bytes = max(self.bytes, total)
+        return total
 
 
 @contextmanager
@@ -102,21 +104,21 @@ def read_epoch(folder: Path) -> dict[str, Any]:
     images = load_images(folder, "train")
     steps = -(-len(images) // BATCH)
     batches = Batches(images, lambda *_: torch.empty(0), Group(), size=BATCH, seed=0, examples=len(images), steps=steps)
-    marks, labels, seen = [], torch.zeros(CLASSES, dtype=torch.int64), 0
+    memory, labels, seen = [], torch.zeros(CLASSES, dtype=torch.int64), 0
     with watched() as peak, Loader(batches, "none", "imagenet", len(os.sched_getaffinity(0))) as loader:
         loader.photos.augmentation = Augmentation(crop=SIZE, flip=True)
+        memory.append(peak.look())
         began = time.monotonic()
         for step in range(steps):
             (part,) = loader.parts(0, step)
             assert part.images.shape[1:] == (3, SIZE, SIZE)
             labels += part.labels.bincount(minlength=CLASSES)
             seen += len(part.labels)
-            if step in (steps // 10, steps - 1):
-                peak.look()
-                marks.append(peak.bytes)
+            if step in (steps // 10, steps // 2, steps - 1):
+                memory.append(peak.look())
         seconds = time.monotonic() - began
     assert seen == len(images) and torch.equal(labels, images.labels.bincount(minlength=CLASSES))
-    return {"seconds": seconds, "waited": loader.waited, "peak_after_a_tenth": marks[0], "peak": marks[-1]}
+    return {"seconds": seconds, "waited": loader.waited, "peak": peak.bytes, "memory": memory}
 
 
 def measure(count: int, kept: int) -> dict[str, Any]:
@@ -162,13 +164,13 @@ def markdown(document: dict) -> str:
         rate, peak = count / part["seconds"], part["peak"] / 1e6
         lines.append(f"| {titles[name]} | {part['seconds']:.0f} | {rate:,.0f} | {peak:,.0f} MB |")
     read = parts["read"]
+    memory = ", ".join(f"{found / 1e6:,.0f}" for found in read["memory"])
     lines += [
         "",
         f"{count:,} made-up photographs in {document['shards']:,} shards, {document['bytes'] / 1e6:,.0f} MB, on "
         f"{cores} cores. Publishing once more, when S3 has everything, took {parts['upload']['again']:.1f} s. "
         f"The node kept {read['cache'] / 1e6:,.0f} MB of shards (limit {read['cache_limit'] / 1e6:,.0f} MB). "
-        f"Memory after a tenth of the epoch: {read['peak_after_a_tenth'] / 1e6:,.0f} MB; at its end: "
-        f"{read['peak'] / 1e6:,.0f} MB.",
+        f"Memory before the epoch, after a tenth, half and all of it: {memory} MB.",
     ]
     return "\n".join(lines)
 

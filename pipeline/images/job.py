@@ -19,7 +19,7 @@ from pipeline import blobs, files, storage
 from pipeline.blobs import Contents
 from pipeline.data import augmentation
 from pipeline.data.imagesets import load_images
-from pipeline.images import objectives
+from pipeline.images import large_batches, objectives
 from pipeline.images.batches import Transform
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits
@@ -93,7 +93,7 @@ def num_examples(job: Job, available: int) -> int:
 def steps(job: Job) -> int:
     """Steps per epoch."""
     images = load_images(job.data.folder, "train")
-    whole = math.ceil(num_examples(job, len(images)) / job.cell.experiment.batch_size)
+    whole = math.ceil(num_examples(job, len(images)) / large_batches.scaled(job.cell).batch_size)
     return min(job.limits.steps_per_epoch or whole, whole)
 
 

@@ -29,15 +29,16 @@ import mnvi
 from mnvi.likelihoods import Output
 from pipeline import propagation
 from pipeline.data.imagesets import ImageSet, load_images
-from pipeline.errors import Diverged
+from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
-from pipeline.images import objectives
+from pipeline.images import large_batches, objectives
 from pipeline.images.batches import Ahead, Batches, Part, in_order
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.images.loading import Loader
 from pipeline.images.randomness import derived_seed
+from pipeline.images.synced_norm import synchronise
 
 Epoch = dict[str, Any]
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -79,8 +80,11 @@ class Loop:
     def __init__(
         self, job: Job, group: Group, objective: mnvi.Objective, training: ImageSet, validation: ImageSet
     ) -> None:
-        recipe, resources = job.cell.experiment, job.cell.resources
+        recipe, resources = large_batches.scaled(job.cell), job.cell.resources
         self.job, self.group, self.recipe = job, group, recipe
+        if recipe.sync_batch_norm:
+            _check_can_synchronise(job)
+            synchronise(objective)
         self.checkpoints = Checkpoints(job.state)
         self.batches = Batches(
             training,
@@ -198,7 +202,9 @@ class Loop:
             self.scaler.unscale_(self.optimizer)
             parameters = [parameter for parameter in self.objective.parameters() if parameter.grad is not None]
             torch.nn.utils.clip_grads_with_norm_(parameters, self.recipe.clip, _largest_gradient(parameters))
-        self.scaler.step(self.optimizer)
+        factor = large_batches.warmth(self.job.cell, self.at.epoch, self.at.step, self.batches.steps)
+        with large_batches.warmed(self.optimizer, factor):
+            self.scaler.step(self.optimizer)
         self.scaler.update()
 
     def _without_sending(self, more: bool) -> AbstractContextManager[None]:
@@ -290,6 +296,17 @@ class Loop:
         self._saved = time.monotonic(), self.at.step
 
 
+def _check_can_synchronise(job: Job) -> None:
+    """Workers meet in every batch norm: all of them need the same number of parts, and a graph that may wait."""
+    resources = job.cell.resources
+    for key, value, fits in (("accumulate", resources.accumulate, 1), ("compile", resources.compile, False)):
+        if value != fits and (key, value) != ("compile", "auto"):  # auto compiles tables alone
+            raise StudyError(
+                f"experiments.{job.cell.experiment.name}.sync_batch_norm: true does not go with resources.{key}: "
+                f"{value}; write {key}: {str(fits).lower()}"
+            )
+
+
 def _finite(out: Output) -> bool:
     if isinstance(out, mnvi.Gaussian | mnvi.JointGaussian):
         parts = [out.mean, out.var]
@@ -305,7 +322,7 @@ def _largest_gradient(parameters: list[Parameter]) -> Tensor:
 
 
 def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:
-    recipe, decay = job.cell.experiment, objectives.weight_decay(job.cell)
+    recipe, decay = large_batches.scaled(job.cell), objectives.weight_decay(job.cell)
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(
             objective.parameters(),

@@ -18,7 +18,7 @@ import torch
 from pipeline import cluster, storage
 from pipeline.console import say
 from pipeline.errors import Diverged, StudyError
-from pipeline.images import loop
+from pipeline.images import large_batches, loop
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.params import Cell
@@ -97,6 +97,7 @@ def affordable(cell: Cell) -> tuple[int, int]:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     most = _room(nodes, needs)
     if most >= asked:
+        large_batches.say_if_small(cell, asked)
         return asked, most // asked
     has = ", ".join(f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}" for kind in needs)
     wanted = ", ".join(f"{asked * amount:g} {kind}" for kind, amount in needs.items())

@@ -193,8 +193,9 @@ class Cell:
             "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
             "resources": self._how_it_computes(),
         }
-        if not self.experiment.arguments:
-            del settings["experiment"]["arguments"]
+        for key in ("arguments", "images_per_worker", "warmup", "sync_batch_norm"):  # younger than some results
+            if not settings["experiment"][key]:
+                del settings["experiment"][key]
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial
