@@ -91,7 +91,7 @@ def measure(folder: Path, examples: int, epochs: int, seeds: int) -> dict:
 
 
 def markdown(document: dict) -> str:
-    """Mean and spread over the seeds."""
+    """Mean and standard deviation over the seeds."""
     lines = [
         "| trained | evaluated | error % | NLL | ECE | AUROC | logit variance off |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -101,8 +101,8 @@ def markdown(document: dict) -> str:
         cells = []
         for name, scale, places in zip(FIGURES, (100, 1, 1, 1, 100), (2, 4, 4, 4, 1), strict=True):
             values = [row[name] * scale for row in rows]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            cells.append(f"{statistics.mean(values):.{places}f} ± {spread:.{places}f}" + " %" * (name == "off"))
+            spread = f" ± {statistics.stdev(values):.{places}f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.{places}f}{spread}" + " %" * (name == "off"))
         lines.append(f"| {trained} | {evaluated} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

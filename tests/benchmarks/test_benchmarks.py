@@ -167,3 +167,8 @@ def test_quality_of_factored_variances_is_measured_on_one_network_and_another(tm
     exact, approximate, _ = document["records"]
     assert exact["off"] == 0 < approximate["off"] < 0.2
     assert "| exact | factored |" in factored.markdown(document)
+
+
+def test_the_guide_shows_the_recorded_quality() -> None:
+    guide = README.parent / "docs" / "guide.md"
+    assert factored.markdown(json.loads(factored.RESULTS.read_text())) in guide.read_text()
