@@ -33,8 +33,10 @@ from pipeline.values import EACH_ONCE, LISTED_AS_LIST, Name, Text, Texts, checke
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
 OPTIONAL = ("plugins", "recipes")
-OWN_TABLE = {"splits": "kfold", "folds": 10, "recipe": "table"}
+OWN_TABLE = {"splits": "kfold", "folds": 10}
 """What an entry with a CSV file has if it does not say otherwise."""
+OWN_RECIPE = "table"
+"""The recipe of a CSV file that no experiment uses."""
 
 
 @dataclass(frozen=True)
@@ -198,17 +200,18 @@ def _with_recipes(
         if name in experiments:
             raise StudyError(f"recipes.{name}: experiments.{name} has the same name; rename one of the two")
         named[name] = (f"recipes.{name}", value)
+    used = {value.get("data") for value in experiments.values() if isinstance(value, dict)}
     for name, dataset in datasets.items():
-        if dataset.recipe is None:
+        is_new = dataset.file is not None and name not in used and OWN_RECIPE in recipes
+        recipe = OWN_RECIPE if dataset.recipe is None and is_new else dataset.recipe
+        if recipe is None:
             continue
         path = f"datasets.{name}.recipe"
-        if dataset.recipe not in named:
-            raise unknown(path, dataset.recipe, named, "in experiments or recipes")
+        if recipe not in named:
+            raise unknown(path, recipe, named, "in experiments or recipes")
         if name in experiments:
-            raise StudyError(
-                f"{path}: {dataset.recipe!r}, but experiments.{name} exists, too; leave one of the two out"
-            )
-        named[name] = (f"experiments.{name}", {"recipe": dataset.recipe, "data": name})
+            raise StudyError(f"{path}: {recipe!r}, but experiments.{name} exists, too; leave one of the two out")
+        named[name] = (f"experiments.{name}", {"recipe": recipe, "data": name})
     whole = {name: _whole(name, named) for name in named}
     for name in recipes:
         _check_part(f"recipes.{name}", name, whole[name], recipes[name])

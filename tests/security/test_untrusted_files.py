@@ -94,7 +94,7 @@ def test_tables(tmp_path: Path, mark: Path) -> None:
 
 @pytest.mark.parametrize("name", ["labels", "images"])
 def test_images(tmp_path: Path, mark: Path, name: str) -> None:
-    summary = {"name": "x", "kind": "images", "rows": {"test": 1}, "classes": ["a"]}
+    summary = {"name": "x", "kind": "images", "rows": {"test": 1}, "shape": [1, 1, 1], "classes": ["a"]}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     for array in ("labels", "images"):
         np.save(tmp_path / f"test_{array}.npy", np.zeros(1, np.int64))
