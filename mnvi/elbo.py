@@ -172,7 +172,8 @@ def kl_divergence(model: nn.Module) -> Tensor:
         >>> mnvi.kl_divergence(layer).allclose(0.5 * sum(p.square().sum() for p in (layer.weight, layer.bias)))
         True
     """
-    layers = bayesian_layers(model)
+    # an embedding comes after the linear layer whose posterior it shares
+    layers = sorted(bayesian_layers(model), key=lambda layer: isinstance(layer, nn.Embedding))
     if not layers:
         raise ValueError("kl_divergence: no layer of this model has a posterior; give it one with mnvi.convert")
     weights = [layer.stored_weight for layer in layers]  # kept alive: Python reuses the id of a freed tensor
@@ -186,7 +187,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
 
 def _check_tied(model: nn.Module, layer: BayesianLayer, twin: BayesianLayer) -> None:
     """Raise an error if two layers share a weight but not its posterior: someone tied it after :func:`mnvi.convert`."""
-    own = {name for name in layer._parameters if name not in layer.own_names}
+    own = {name for name, value in layer._parameters.items() if name not in layer.own_names and value is not None}
     if any(layer._parameters[name] is not twin._parameters.get(name) for name in own):
         names = {module: name for name, module in model.named_modules()}
         raise ValueError(

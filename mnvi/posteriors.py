@@ -80,7 +80,8 @@ class Posterior(ABC):
 
         See :mod:`mnvi.moments.factored` for the equations and :func:`mnvi.moments.factored.worthwhile` for the layers.
         """
-        return self.variance != "exact" and factored.worthwhile(layer.geometry, layer.weight)
+        affine = layer.geometry
+        return self.variance != "exact" and type(affine) is Affine and factored.worthwhile(affine, layer.weight)
 
 
 @dataclass(frozen=True)
@@ -296,14 +297,25 @@ class Sampled(Posterior):
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.posterior.moments(layer, affine, mean, var)
 
-    def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
-        return Gaussian.trusted(*self.moments(layer, affine, mean, var)).sample(1)[0]
+    def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
+        return delivered(self, *self.moments(layer, affine, mean, var))
 
     def is_factored(self, layer: BayesianLayer) -> bool:
         return self.posterior.is_factored(layer)
 
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         return self.posterior.kl_divergence(layer)
+
+
+def delivered(posterior: Posterior, mean: Tensor, var: Tensor) -> Any:
+    """A layer's output as its posterior hands it on: a :class:`mnvi.Gaussian`, or with :class:`Sampled` a sample."""
+    out = Gaussian.trusted(mean, var)
+    return out.sample(1)[0] if isinstance(posterior, Sampled) else out
+
+
+def drawn_weight(posterior: Posterior) -> Tensor | None:
+    """The weight that stands in for a posterior inside :func:`mnvi.comparison.drawn_weights`; None elsewhere."""
+    return getattr(posterior, "weight", None)
 
 
 @dataclass(frozen=True)

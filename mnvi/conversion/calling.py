@@ -6,13 +6,14 @@ from torch import nn
 
 from mnvi.layers import shifted_windows
 from mnvi.layers.attention import MultiheadAttention
+from mnvi.layers.recurrent import RECURRENT, take_over
 
 
 def call_all_layers(model: nn.Module) -> None:
     """Rewrite modules that use the weights of a layer without calling it, so that they call it; in place.
 
-    This covers torch's multi-head attention, the fused inference path of its transformer encoder (switched off), and
-    torchvision's shifted-window attention. Their results stay the same.
+    This covers torch's multi-head attention, its recurrent layers and cells, the fused inference path of its
+    transformer encoder (switched off), and torchvision's shifted-window attention. Their results stay the same.
 
     Example:
         >>> import torch
@@ -24,6 +25,8 @@ def call_all_layers(model: nn.Module) -> None:
     for module in list(model.modules()):
         if type(module) is nn.MultiheadAttention:
             MultiheadAttention.take_over(module)
+        if type(module) in RECURRENT:
+            take_over(module)
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0  # torch's condition for the fused path; it has no other use
         if isinstance(module, nn.TransformerEncoder):

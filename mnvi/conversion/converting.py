@@ -15,8 +15,8 @@ from mnvi.conversion.obstacles import obstacle, warn_if_mostly_deterministic
 from mnvi.conversion.subclasses import behaviour_check, is_layer, make_bayesian
 from mnvi.conversion.watching import watch_weights
 from mnvi.conversion.weight_norms import renew_weight_norms
-from mnvi.layers.attention import Projection
 from mnvi.layers.base import BayesianLayer
+from mnvi.layers.embedding import Embedding
 from mnvi.layers.registry import BAYESIAN
 from mnvi.moments import factored
 from mnvi.posteriors import Posterior, with_variance
@@ -33,7 +33,10 @@ def convert(
     only: Selectors | None = None,
     skip: Selectors | None = None,
 ) -> ModuleT:
-    """A copy of a model in which every linear and convolution layer has a posterior; the model itself stays unchanged.
+    """A copy of a model in which every layer with weights has a posterior; the model itself stays unchanged.
+
+    Linear, bilinear and convolution layers, embeddings, and the layers inside attention and recurrent layers get one;
+    norms do not.
 
     The copy returns a :class:`mnvi.Gaussian` where the model returned a tensor. Weights keep their values and names.
     A module that occurs twice is converted once; layers with tied weights also share their posterior's parameters.
@@ -98,7 +101,10 @@ def convert(
     chosen = _choose(converted, *selection)
     by_weight: dict[int, BayesianLayer] = {}
     last = list(chosen)[-1] or None  # None: the model itself is a layer, which has no name
-    for name, layer_posterior in chosen.items():
+    # an embedding that shares its weight with a linear layer takes that layer's posterior, so it comes after it
+    embeddings_last = sorted(chosen, key=lambda name: isinstance(converted.get_submodule(name), nn.Embedding))
+    for name in embeddings_last:
+        layer_posterior = chosen[name]
         module = converted.get_submodule(name)
         check = behaviour_check(name, module)
         make_bayesian(module)
@@ -127,7 +133,7 @@ def _choose(
         for selector in selectors:
             if selector != "*" and not any(_selects(selector, *item) for item in candidates.items()):
                 raise ValueError(
-                    f"convert: {role}={selector!r} matches none of the model's linear and convolution layers: "
+                    f"convert: {role}={selector!r} matches none of the model's layers: "
                     f"{', '.join(map(repr, list(candidates)[:8]))}{' …' if len(candidates) > 8 else ''}"
                 )
     chosen: dict[str, Posterior] = {}
@@ -140,7 +146,7 @@ def _choose(
         if matching:
             chosen[name] = matching[0]
     if not chosen:
-        known = ", ".join(kind.__name__ for kind in BAYESIAN if kind is not Projection)
+        known = ", ".join(kind.__name__ for kind in BAYESIAN if kind.__module__.startswith("torch."))
         raise ValueError(
             f"convert: there is no layer to convert; layers must be {known}, neither scripted nor quantised, and "
             "only/skip must leave one"
@@ -174,17 +180,21 @@ def _selects(selector: Selector, name: str, module: nn.Module) -> bool:
 
 
 def _share_posterior(name: str, layer: BayesianLayer, twin: BayesianLayer, posterior: Posterior) -> None:
-    if type(layer) is not type(twin) or posterior != twin.posterior or layer.in_units != twin.in_units:
+    if isinstance(layer, Embedding) and isinstance(twin, nn.Linear):
+        layer.tied_to_linear = True
+    alike = type(layer) is type(twin) or (isinstance(layer, Embedding) and layer.tied_to_linear)
+    if not alike or posterior != twin.posterior or layer.in_units != twin.in_units:
         raise ValueError(
             f"convert: layer {name!r} shares its weight with a layer of another kind or posterior; tied weights have "
             f"one posterior, so skip={name!r} or untie them"
         )
-    if layer.bias is not twin.bias and twin.bias_variance() is not None:
+    if layer.bias is not twin.bias and twin.bias_variance() is not None and not isinstance(layer, Embedding):
         raise ValueError(
             f"convert: layer {name!r} shares its weight but not its bias with another, and {type(posterior).__name__} "
             f"has a posterior over biases too; tie the biases, skip={name!r}, or use mnvi.MultiplicativeNoise"
         )
     layer.posterior, layer.own_names = posterior, ("weight", "bias", *layer._parameters)
     for parameter_name, parameter in twin._parameters.items():
-        if parameter_name not in layer._parameters:
-            layer.register_parameter(parameter_name, parameter)
+        if parameter_name not in twin.own_names:
+            of_bias = parameter_name == "bias_log_var" and isinstance(layer, Embedding)
+            layer.register_parameter(parameter_name, None if of_bias else parameter)

@@ -46,6 +46,8 @@ def obstacle(module: nn.Module) -> str | None:
         return "has no weights yet; run the model once on an example before converting"
     if weight.is_complex():
         return "has complex weights, for which there is no posterior"
+    if getattr(module, "max_norm", None) is not None:
+        return f"has max_norm={module.max_norm}, which rescales its weight at every call; set it to None"
     if bayesian_class(type(module)) is None or "forward" in module.__dict__:
         return (
             "computes with its weight in a forward of its own, which would not use the posterior; let it call "

@@ -10,7 +10,10 @@ from torch import nn
 from mnvi.layers import convolution
 from mnvi.layers.attention import BayesianProjection, Projection
 from mnvi.layers.base import BayesianLayer
+from mnvi.layers.bilinear import Bilinear
+from mnvi.layers.embedding import Embedding
 from mnvi.layers.linear import Linear
+from mnvi.layers.recurrent import BayesianGates, Gates
 
 LayerT = TypeVar("LayerT", bound=type[BayesianLayer])
 
@@ -22,7 +25,10 @@ BAYESIAN: dict[type[nn.Module], type[BayesianLayer]] = {
     nn.ConvTranspose1d: convolution.ConvTranspose1d,
     nn.ConvTranspose2d: convolution.ConvTranspose2d,
     nn.ConvTranspose3d: convolution.ConvTranspose3d,
+    nn.Bilinear: Bilinear,
+    nn.Embedding: Embedding,
     Projection: BayesianProjection,
+    Gates: BayesianGates,
 }
 
 

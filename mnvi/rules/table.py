@@ -27,7 +27,10 @@ _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmu
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
 _COMPARED = "random values cannot be compared: compare x.mean; a distribution takes tensors, Normal(x.mean, x.std)"
 _NUMBERS = "it returns plain numbers, which only the tensors of a random value have: use x.mean or x.var"
-_RECURRENT = "recurrent layers are not supported; pass x.mean to leave the uncertainty out"
+_RECURRENT = (
+    "mnvi.convert replaces torch's recurrent layers, but not subclasses of them nor calls of the function itself; pass "
+    "x.mean to leave the uncertainty out"
+)
 _POWER = "a power with a random exponent and a positive base is an exponential: torch.exp(x * math.log(base))"
 _LOSSES = """
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div gaussian_nll_loss binary_cross_entropy

@@ -561,9 +561,9 @@ def test_a_matrix_product_with_itself_is_refused() -> None:
     [
         (lambda x: torch.nn.functional.mse_loss(x, torch.ones(2)), "mnvi.ELBO"),
         (lambda x: x.tolist(), "x.mean or x.var"),
-        (lambda x: torch.nn.LSTM(2, 2)(x[None]), "recurrent layers are not supported"),
-        (lambda x: torch.nn.RNNCell(2, 2)(x), "recurrent layers are not supported"),
-        (lambda x: torch.nn.RNNCell(2, 2, nonlinearity="relu")(x), "recurrent layers are not supported"),
+        (lambda x: torch.nn.LSTM(2, 2)(x[None]), "mnvi.convert replaces torch.s recurrent layers"),
+        (lambda x: torch.nn.RNNCell(2, 2)(x), "mnvi.convert replaces torch.s recurrent layers"),
+        (lambda x: torch.nn.RNNCell(2, 2, nonlinearity="relu")(x), "mnvi.convert replaces torch.s recurrent layers"),
     ],
 )
 def test_the_error_for_a_missing_rule_gives_advice_that_fits(call, hint: str) -> None:

@@ -224,7 +224,7 @@ def test_selection_that_leaves_nothing_is_refused(arguments: dict) -> None:
 
 
 def test_model_without_convertible_layers_is_refused() -> None:
-    for net in (nn.ReLU(), nn.Sequential(nn.BatchNorm2d(3)), nn.Embedding(3, 4)):
+    for net in (nn.ReLU(), nn.Sequential(nn.BatchNorm2d(3)), nn.EmbeddingBag(3, 4)):
         with pytest.raises(ValueError, match="there is no layer to convert; layers must be Linear, Conv1d"):
             mnvi.convert(net, NOISE)
 
