@@ -134,6 +134,16 @@ def test_subclasses_that_change_tokens_or_vectors_keep_doing_so() -> None:
     torch.testing.assert_close(layer(TOKENS).var, 4 * layer.weight_variance()[TOKENS + 1])
 
 
+def test_a_table_that_returns_a_part_of_itself_stays_deterministic() -> None:
+    class Positions(nn.Embedding):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.weight[: tokens.shape[1]]
+
+    net = mnvi.convert(nn.ModuleList([nn.Embedding(5, 4), Positions(6, 4), nn.Linear(4, 8)]), NOISE)
+    assert type(net[1]) is Positions and len(mnvi.bayesian_layers(net)) == 2
+    assert mnvi.summary(net)["1"].why == "unknown class; see mnvi.register_layer"
+
+
 def test_what_is_not_supported_is_named() -> None:
     with pytest.raises(ValueError, match=r"has max_norm=1\.0"):
         mnvi.convert(nn.Embedding(5, 4, max_norm=1.0), NOISE)
