@@ -148,6 +148,9 @@ class _Cell(_Named, nn.RNNCellBase):
 class RNNCell(_Cell, nn.RNNCell):
     """:class:`torch.nn.RNNCell`, computed by calling its weights as layers; see :mod:`mnvi.layers.recurrent`.
 
+    Args:
+        args, kwargs: as in :class:`torch.nn.RNNCell`; inputs and states may be tensors or :class:`mnvi.Gaussian`.
+
     Example:
         >>> import torch, mnvi
         >>> cell = mnvi.convert(torch.nn.RNNCell(3, 4), mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -161,6 +164,9 @@ class RNNCell(_Cell, nn.RNNCell):
 class LSTMCell(_Cell, nn.LSTMCell):
     """:class:`torch.nn.LSTMCell`, computed by calling its weights as layers; see :mod:`mnvi.layers.recurrent`.
 
+    Args:
+        args, kwargs: as in :class:`torch.nn.LSTMCell`; inputs and states may be tensors or :class:`mnvi.Gaussian`.
+
     Example:
         >>> import torch, mnvi
         >>> cell = mnvi.convert(torch.nn.LSTMCell(3, 4), mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -173,6 +179,9 @@ class LSTMCell(_Cell, nn.LSTMCell):
 
 class GRUCell(_Cell, nn.GRUCell):
     """:class:`torch.nn.GRUCell`, computed by calling its weights as layers; see :mod:`mnvi.layers.recurrent`.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.GRUCell`; inputs and states may be tensors or :class:`mnvi.Gaussian`.
 
     Example:
         >>> import torch, mnvi
@@ -249,6 +258,9 @@ class _Sequence(_Named, nn.RNNBase):
 class RNN(_Sequence, nn.RNN):
     """:class:`torch.nn.RNN`, computed by calling its weights as layers; see :mod:`mnvi.layers.recurrent`.
 
+    Args:
+        args, kwargs: as in :class:`torch.nn.RNN`; inputs and states may be tensors or :class:`mnvi.Gaussian`.
+
     Example:
         >>> import torch, mnvi
         >>> rnn = mnvi.convert(torch.nn.RNN(3, 4, batch_first=True), mnvi.MultiplicativeNoise(prior_variance=1.0))
@@ -262,6 +274,9 @@ class RNN(_Sequence, nn.RNN):
 
 class LSTM(_Sequence, nn.LSTM):
     """:class:`torch.nn.LSTM`, computed by calling its weights as layers; see :mod:`mnvi.layers.recurrent`.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.LSTM`; inputs and states may be tensors or :class:`mnvi.Gaussian`.
 
     Example:
         >>> import torch, mnvi
@@ -278,6 +293,9 @@ class LSTM(_Sequence, nn.LSTM):
 
 class GRU(_Sequence, nn.GRU):
     """:class:`torch.nn.GRU`, computed by calling its weights as layers; see :mod:`mnvi.layers.recurrent`.
+
+    Args:
+        args, kwargs: as in :class:`torch.nn.GRU`; inputs and states may be tensors or :class:`mnvi.Gaussian`.
 
     Example:
         >>> import torch, mnvi
