@@ -2,6 +2,7 @@
 
     python -m tools.collections_table                       # all that are not in the table yet
     python -m tools.collections_table timm/resnet t5        # some of them, by collection, name or both
+    python -m tools.collections_table --failed              # also those that failed
     python -m tools.collections_table --again               # all of them once more
 
 The collections are no dependencies of mnvi: ``pip install timm transformers torchvision`` first. A collection that is
@@ -130,30 +131,42 @@ def _is_asked_for(wanted: list[str], collection: str, name: str) -> bool:
     return bool({collection, name, f"{collection}/{name}"} & set(wanted))
 
 
+def _recorded() -> Records:
+    found: Records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    return found
+
+
+def _record(collection: str, name: str, record: dict[str, Any]) -> None:
+    """Add to what the file holds now: several of these commands may run at a time."""
+    records = _recorded()
+    found = records.setdefault(collection, {"networks": {}})
+    found["version"] = importlib.metadata.version(COLLECTIONS[collection].PACKAGE)
+    found["networks"][name] = record
+    write(RECORDS, json.dumps(records, indent=1, sort_keys=True) + "\n")
+    write(TABLE, table(records))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", help="default: all that are not yet in docs/collections.json")
     parser.add_argument("--again", action="store_true", help="also try networks that docs/collections.json already has")
+    parser.add_argument("--failed", action="store_true", help="also try networks that failed before")
     arguments = parser.parse_args()
-    records: Records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
     for collection, families in COLLECTIONS.items():
         if importlib.util.find_spec(families.PACKAGE) is None:
             print(f"{collection} is not installed: pip install {families.PACKAGE}", flush=True)
             continue
-        known = records.setdefault(collection, {"version": "", "networks": {}})
-        known["version"] = importlib.metadata.version(families.PACKAGE)
+        known = _recorded().get(collection, {"networks": {}})["networks"]
         for name in names(collection):
+            due = arguments.again or name not in known or (arguments.failed and not known[name]["works"])
             if arguments.networks:
-                due = _is_asked_for(arguments.networks, collection, name)
-            else:
-                due = arguments.again or name not in known["networks"]
+                due = _is_asked_for(arguments.networks, collection, name) and (due or not arguments.failed)
             if not due:
                 continue
-            record = known["networks"][name] = try_one(collection, name)
+            record = try_one(collection, name)
             said = record["seconds"] if record["works"] else f"{record['stage']}: {record['reason']}"
             print(f"{collection}/{name:32} {said}", flush=True)
-            write(RECORDS, json.dumps(records, indent=1, sort_keys=True) + "\n")
-            write(TABLE, table(records))
+            _record(collection, name, record)
 
 
 if __name__ == "__main__":

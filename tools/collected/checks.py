@@ -49,9 +49,10 @@ def examine(build: Builder) -> dict[str, Any]:
             subject = build()
             net = subject.net
             _wake(subject)
-            learns = _parameters_that_learn(subject)
-        with stage("convert"):
+        with stage("convert"):  # before a backward pass: some networks keep values with their graph
             bayesian = mnvi.convert(net, POSTERIOR)
+        with stage("the network itself"):
+            learns = _parameters_that_learn(subject)
         for training in (True, False):
             _forward_and_backward(subject, bayesian, training, learns)
         with stage("mean without noise"):
@@ -101,7 +102,6 @@ def _parameters_that_learn(subject: Subject) -> set[str]:
     _loss(subject.run(subject.net)).backward()
     found = {name for name, p in subject.net.named_parameters() if p.grad is not None}
     subject.net.zero_grad()
-    subject.net.train()  # some networks keep values from evaluation mode, which cannot be copied
     return found
 
 
