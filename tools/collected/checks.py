@@ -60,7 +60,7 @@ def examine(build: Builder) -> dict[str, Any]:
             assert error < TOLERANCES[dtype], f"the mean is off by {error:.1e}"
             assert variance < TOLERANCES[dtype] ** 2, f"the variance is {variance:.1e}"
     parameters = sum(p.numel() for p in net.parameters())
-    weights = {id(layer.weight): layer.weight.numel() for layer in mnvi.bayesian_layers(bayesian)}
+    weights = {id(layer.stored_weight): layer.weight.numel() for layer in mnvi.bayesian_layers(bayesian)}
     return {
         "works": True,
         "parameters": parameters,
