@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from mnvi.conversion.calling import call_all_layers
+from mnvi.conversion.class_changes import warn_if_classes_change
 from mnvi.conversion.copying import copied
 from mnvi.conversion.mean_calls import adapt_mean_calls, explain_mean_calls
 from mnvi.conversion.obstacles import obstacle, warn_if_mostly_deterministic
@@ -32,6 +33,7 @@ def convert(
     *,
     only: Selectors | None = None,
     skip: Selectors | None = None,
+    example: Tensor | None = None,
 ) -> ModuleT:
     """A copy of a model in which every layer with weights has a posterior; the model itself stays unchanged.
 
@@ -62,6 +64,8 @@ def convert(
             match counts; layers that match no pattern stay deterministic.
         only: layers to convert: a name pattern, a module class, a function of name and module, or several of these.
         skip: layers to leave deterministic, given in the same ways.
+        example: inputs to try a trained classifier on. If the noise changes the most likely class of more than 5 % of
+            them, a warning says so and what to do; noise that a deep network never saw in training may destroy it.
 
     Example:
         >>> import torch, mnvi
@@ -120,6 +124,8 @@ def convert(
     if only is None:
         warn_if_mostly_deterministic(converted)
     watch_weights(converted)
+    if example is not None:
+        warn_if_classes_change(model, converted, example)
     return converted
 
 

@@ -18,18 +18,25 @@ ensemble torch.Size([64])
 
 from mnvi.elbo import Objective  # noqa: F401  (where files of version 0.1.0 look for it)
 from mnvi.methods.by_name import NAMES, build  # noqa: F401
+from mnvi.methods.conformal import Conformal
 from mnvi.methods.dvi import DVI
 from mnvi.methods.ensemble import Ensemble
+from mnvi.methods.laplace import last_layer_laplace
 from mnvi.methods.montecarlo import MonteCarlo, mc_dropout
 from mnvi.methods.noise import tune_noise
-from mnvi.methods.temperature import Tempered
+from mnvi.methods.temperature import Tempered, scale_temperature
+from mnvi.methods.variational import variational_last_layer
 
 __all__ = [
     "DVI",
+    "Conformal",
     "Ensemble",
     "MonteCarlo",
     "Tempered",
     "build",
+    "last_layer_laplace",
     "mc_dropout",
+    "scale_temperature",
     "tune_noise",
+    "variational_last_layer",
 ]

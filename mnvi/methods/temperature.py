@@ -8,6 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from mnvi._validation import check_number
+from mnvi.conversion.copying import copied
+from mnvi.likelihoods import CategoricalLikelihood, Likelihood
+from mnvi.likelihoods._noted import note
+from mnvi.methods._search import best_temperature
+from mnvi.methods.last_layer import as_batches
+from mnvi.methods.montecarlo import seeded
 from mnvi.values.samples import Samples
 
 
@@ -33,10 +39,50 @@ class Tempered(nn.Module):
         self.register_buffer("temperature", torch.tensor(float(temperature)))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        out = self.net(*args, **kwargs)
-        if isinstance(out, Samples):
-            return Samples(out.values / self.temperature)
-        return out / self.temperature
+        return _divided(self.net(*args, **kwargs), self.temperature)
 
     def extra_repr(self) -> str:
         return f"temperature={float(self.temperature):.4g}"
+
+
+def scale_temperature(net: nn.Module, data: Any, *, likelihood: Likelihood | None = None, seed: int = 0) -> Tempered:
+    r"""Temperature scaling: the T that minimises the negative log-likelihood of data not trained on.
+
+    .. math:: \min_T \; -\sum_n \log p(y_n \,|\, h_n / T)
+
+    Args:
+        net: a trained network, with uncertainty or not; it is copied.
+        data: inputs and targets, or batches of them.
+        likelihood: :class:`mnvi.CategoricalLikelihood` by default.
+        seed: of samples that the network or the likelihood draws.
+
+    Example:
+        >>> import torch, mnvi
+        >>> net = torch.nn.Linear(2, 3)
+        >>> tempered = mnvi.methods.scale_temperature(net, (torch.randn(100, 2), torch.randint(3, (100,))))
+        >>> float(tempered.temperature) > 1  # the labels are random, so less sure is better
+        True
+    """
+    batches = as_batches("scale_temperature", data)
+    likelihood = CategoricalLikelihood() if likelihood is None else likelihood
+    tempered = Tempered(copied("scale_temperature", net).eval())
+    device = batches[0][0].device
+
+    @torch.no_grad()
+    def nll(temperature: float) -> float:
+        with seeded(seed, device):
+            terms = [
+                likelihood.predictive(_divided(out, temperature)).log_prob(y)
+                for out, (_, y) in zip(outs, batches, strict=True)
+            ]
+        return -float(torch.cat(terms).double().mean())
+
+    with torch.no_grad(), seeded(seed, device):
+        outs = [tempered.net(x) for x, _ in batches]
+    tempered.temperature.fill_(best_temperature(nll)[1])
+    note(tempered, likelihood)
+    return tempered
+
+
+def _divided(out: Any, temperature: Tensor | float) -> Any:
+    return Samples(out.values / temperature) if isinstance(out, Samples) else out / temperature

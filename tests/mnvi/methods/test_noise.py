@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import mnvi
-from mnvi.methods import noise
+from mnvi.methods import noise_search
 
 Data = tuple[Tensor, Tensor]
 
@@ -48,11 +48,7 @@ def test_it_is_no_worse_than_temperature_scaling_on_data_it_has_not_seen(
 ) -> None:
     net, validation, test = trained
     tuned = mnvi.tune_noise(net, validation)
-    last = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only="4")
-    outputs = noise._Outputs(last, mnvi.bayesian_layers(last), [validation[0]])
-    likelihood = mnvi.CategoricalLikelihood(generator=torch.Generator())
-    search = noise._Search(outputs, likelihood, validation[1], 0, noise._TEMPERATURES)
-    alone = mnvi.methods.Tempered(net, search.best_temperature(noise.NO_NOISE)[1])
+    alone = mnvi.methods.scale_temperature(net, validation)
     assert scores(tuned, test)[0] <= scores(alone, test)[0] + 0.005  # half a standard error of the difference
 
 
@@ -81,7 +77,7 @@ def test_the_last_layer_is_found_by_calling_the_network(trained: tuple[nn.Module
 def test_scaling_the_noise_gives_what_a_pass_with_that_noise_gives(trained: tuple[nn.Module, Data, Data]) -> None:
     net, (x, _), _ = trained
     one = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only="4").eval()
-    outputs = noise._Outputs(one, mnvi.bayesian_layers(one), [x[:50], x[50:100]])
+    outputs = noise_search.Outputs(one, mnvi.bayesian_layers(one), [x[:50], x[50:100]])
     assert outputs._unit is not None
     torch.testing.assert_close(outputs(-2.0).var, outputs._run(-2.0).var)
 
@@ -89,7 +85,7 @@ def test_scaling_the_noise_gives_what_a_pass_with_that_noise_gives(trained: tupl
 def test_noise_before_a_nonlinearity_is_not_scaled(trained: tuple[nn.Module, Data, Data]) -> None:
     net, (x, _), _ = trained
     first = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), only="0").eval()
-    assert noise._Outputs(first, mnvi.bayesian_layers(first), [x[:50]])._unit is None
+    assert noise_search.Outputs(first, mnvi.bayesian_layers(first), [x[:50]])._unit is None
 
 
 def test_a_converted_network_keeps_its_noisy_layers(trained: tuple[nn.Module, Data, Data]) -> None:
@@ -115,3 +111,32 @@ def test_another_posterior_is_refused() -> None:
 def test_no_data_are_refused() -> None:
     with pytest.raises(ValueError, match="data are empty"):
         mnvi.tune_noise(nn.Linear(2, 3), [])
+
+
+def test_the_elbo_learns_a_noise_for_each_unit_and_leaves_the_weights(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, _ = trained
+    tuned = mnvi.tune_noise(net, validation, learn="elbo", steps=50)
+    (layer,) = mnvi.bayesian_layers(tuned)
+    assert layer.rho.shape == (50,) and float(layer.rho.detach().std()) > 0.1
+    inside = tuned.net.state_dict()
+    assert all(torch.equal(inside[name], value) for name, value in net.state_dict().items())
+    assert layer.posterior.prior_variance == pytest.approx(layer.weight.detach().square().mean().item())  # type: ignore[attr-defined]
+
+
+def test_noise_learnt_by_the_elbo_calibrates_as_well_as_one_number(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, test = trained
+    learnt, scalar = mnvi.tune_noise(net, validation, learn="elbo", steps=200), mnvi.tune_noise(net, validation)
+    assert scores(learnt, test)[0] <= scores(scalar, test)[0] + 0.01  # a standard error of the difference
+    assert learnt.tuning.nll < learnt.tuning.nll_before and learnt.tuning.kept is not None and learnt.tuning.kept > 0.97
+
+
+def test_the_prior_of_a_converted_network_is_kept(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, _ = trained
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(0.25), only="4")
+    (layer,) = mnvi.bayesian_layers(mnvi.tune_noise(bayesian, validation, learn="elbo", steps=2))
+    assert layer.posterior == mnvi.MultiplicativeNoise(0.25)
+
+
+def test_another_way_of_learning_is_refused() -> None:
+    with pytest.raises(ValueError, match="learn='adam' must be 'scalar' or 'elbo'"):
+        mnvi.tune_noise(nn.Linear(2, 3), (torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), learn="adam")

@@ -27,3 +27,13 @@ def test_samples_are_divided() -> None:
 def test_a_temperature_that_is_not_positive_is_refused() -> None:
     with pytest.raises(ValueError, match="temperature"):
         Tempered(nn.Identity(), 0.0)
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_scaling_finds_the_temperature_that_made_the_labels(samples: bool) -> None:
+    logits = 3 * torch.randn(20000, 4)
+    labels = torch.distributions.Categorical(logits=logits / 2).sample()
+    net = mnvi.Ensemble([nn.Identity(), nn.Identity()]) if samples else nn.Identity()
+    tempered = mnvi.methods.scale_temperature(net, [(logits[:9999], labels[:9999]), (logits[9999:], labels[9999:])])
+    assert float(tempered.temperature) == pytest.approx(2.0, abs=0.07)  # three standard errors
+    assert mnvi.predict(tempered, logits[:5]).probs is not None
