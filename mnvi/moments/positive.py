@@ -29,6 +29,9 @@ from torch import Tensor
 
 from mnvi.moments._torch import values_can_be_read
 from mnvi.moments.lean import lean
+from mnvi.moments.quadrature import gauss_hermite, quadrature_moments
+
+_NODES = gauss_hermite(20)
 
 
 def log(mean: Tensor, var: Tensor, *, base: float = math.e, origin: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -70,7 +73,11 @@ def sqrt(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def power(mean: Tensor, var: Tensor, exponent: float | Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`X^p` for any real p.
 
-    .. math:: E = \mu^p e^{p(p-1)\lambda/2}, \qquad V = E^2\bigl(e^{p^2\lambda} - 1\bigr)
+    .. math:: E = \mu^p e^{p(p-1)\lambda/2}, \qquad V = E^2\bigl(e^{p^2\lambda} - 1\bigr) \qquad (p < 1)
+
+    Powers above one would make too much of the long tail of a log-normal. They take the Gaussian itself, cut off at
+    zero, by quadrature: :math:`\max(Z, 0)^p`. For whole p and :math:`\sigma \ll \mu` these are the moments of
+    :func:`mnvi.moments.activations.transcendental.power`.
 
     Args:
         mean, var: :math:`\mu` and v.
@@ -83,9 +90,11 @@ def power(mean: Tensor, var: Tensor, exponent: float | Tensor) -> tuple[Tensor, 
     """
     check_positive("pow", mean, var)
     if not isinstance(exponent, Tensor):
-        return _power(mean, var, exponent=float(exponent))
+        return _power(mean, var, exponent=float(exponent)) if exponent < 1 else _cut_off(mean, var, exponent)
     mean, var, exponent = torch.broadcast_tensors(mean, var, exponent.to(var.dtype))
-    return _power_of_each(mean, var, exponent)
+    below, above = _power_of_each(mean, var, exponent.clamp(max=1)), _cut_off(mean, var, exponent.clamp(min=1))
+    expectation, variance = (torch.where(exponent < 1, one, other) for one, other in zip(below, above, strict=True))
+    return expectation, variance
 
 
 def rsqrt(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,6 +157,10 @@ def _power_of_each(mean: Tensor, var: Tensor, exponent: Tensor) -> tuple[Tensor,
     spread = _log_variance(mean, var)
     expectation = mean.pow(exponent) * torch.exp(0.5 * exponent * (exponent - 1) * spread)
     return expectation, expectation.square() * torch.expm1(exponent.square() * spread)
+
+
+def _cut_off(mean: Tensor, var: Tensor, exponent: float | Tensor) -> tuple[Tensor, Tensor]:
+    return quadrature_moments(lambda z: z.clamp(min=0).pow(exponent), mean, var, _NODES)
 
 
 def _log_variance(mean: Tensor, var: Tensor) -> Tensor:
