@@ -51,6 +51,7 @@ class DependenceWarning(UserWarning):
         >>> import torch, mnvi, warnings
         >>> x = mnvi.Gaussian(torch.zeros(3, 3), torch.ones(3, 3))
         >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
         ...     y = torch.matmul(x, torch.relu(x))
         >>> caught[0].category.__name__
         'DependenceWarning'
