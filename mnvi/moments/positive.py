@@ -91,9 +91,9 @@ def power(mean: Tensor, var: Tensor, exponent: float | Tensor) -> tuple[Tensor, 
     check_positive("pow", mean, var)
     if not isinstance(exponent, Tensor):
         return _power(mean, var, exponent=float(exponent)) if exponent < 1 else _cut_off(mean, var, exponent)
-    mean, var, exponent = torch.broadcast_tensors(mean, var, exponent.to(var.dtype))
-    below, above = _power_of_each(mean, var, exponent.clamp(max=1)), _cut_off(mean, var, exponent.clamp(min=1))
-    expectation, variance = (torch.where(exponent < 1, one, other) for one, other in zip(below, above, strict=True))
+    mean, var, each = torch.broadcast_tensors(mean, var, exponent.to(var.dtype))
+    below, above = _power_of_each(mean, var, each.clamp(max=1)), _cut_off(mean, var, each.clamp(min=1))
+    expectation, variance = (torch.where(each < 1, one, other) for one, other in zip(below, above, strict=True))
     return expectation, variance
 
 
