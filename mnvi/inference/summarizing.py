@@ -233,7 +233,8 @@ class _Run:
         hooks = []
         for name, module in model.named_modules():
             hooks.append(module.register_forward_pre_hook(self._entering(name)))
-            hooks.append(module.register_forward_hook(self._leaving, always_call=True))
+            # before the model's own hooks, one of which removes itself
+            hooks.append(module.register_forward_hook(self._leaving, prepend=True, always_call=True))
         try:
             with torch.no_grad(), listening(self._note):
                 if isinstance(example, dict):
