@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ def stage(name: str) -> Iterator[None]:
     except Failed:
         raise
     except Exception as error:
-        text = " ".join(str(error).split()) or repr(error)
+        text = re.sub(
+            r"[^\s(]*/site-packages/", "", " ".join(str(error).split()) or repr(error)
+        )  # where it is installed
         raise Failed(name, f"{type(error).__name__}: {text}") from error
 
 
