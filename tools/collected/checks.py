@@ -36,9 +36,8 @@ def stage(name: str) -> Iterator[None]:
     except Failed:
         raise
     except Exception as error:
-        text = re.sub(
-            r"[^\s(]*/site-packages/", "", " ".join(str(error).split()) or repr(error)
-        )  # where it is installed
+        text = " ".join(str(error).split()) or repr(error)
+        text = re.sub(r"[^\s(]*/site-packages/", "", text)  # where packages are installed here
         raise Failed(name, f"{type(error).__name__}: {text}") from error
 
 
