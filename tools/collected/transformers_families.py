@@ -66,7 +66,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], str]] = {
         _SMALL | {"ffn_dim": 64, "word_embed_proj_dim": WIDTH}, "text",
     ),
     "phi": ("PhiConfig", "PhiForCausalLM", _SMALL, "text"),
-    "phi3": ("Phi3Config", "Phi3ForCausalLM", _GROUPED | {"pad_token_id": 0}, "text"),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM", _GROUPED | dict(pad_token_id=0), "text"),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _GROUPED, "text"),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", _GROUPED | {"head_dim": 8}, "text"),
     "resnet": ("ResNetConfig", "ResNetForImageClassification", _STAGES | {"embedding_size": 16}, "image"),
@@ -92,11 +92,10 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "wav2vec2": ("Wav2Vec2Config", "Wav2Vec2ForSequenceClassification", _SOUND, "sound"),
     "whisper": (
         "WhisperConfig", "WhisperForConditionalGeneration",
-        _TRANSLATING | {
-            "num_mel_bins": 16, "max_source_positions": 20, "max_target_positions": 20, "pad_token_id": 0,
-            "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "suppress_tokens": None,
-            "begin_suppress_tokens": None,
-        }, "spectrogram",
+        _TRANSLATING | dict(
+            num_mel_bins=16, max_source_positions=20, max_target_positions=20, pad_token_id=0, bos_token_id=1,
+            eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
+        ), "spectrogram",
     ),
     "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaForSequenceClassification", _SMALL, "text"),
 }  # fmt: skip
