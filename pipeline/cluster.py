@@ -4,8 +4,8 @@
 installed; the token comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or ``~/.ray/auth_token``. Without
 ``RAY_ADDRESS`` every stage starts a private Ray, which listens on the loopback interface only, has its own token and
 ends with the stage; the stages of one ``make study`` share one (:mod:`pipeline.shared_ray`). A stage never joins a Ray
-that an earlier, killed stage left behind. ``MNVI_VERBOSE=1`` shows what
-Ray and its workers print, and keeps the logs of a private Ray.
+that an earlier, killed stage left behind. ``MNVI_VERBOSE=1`` shows what Ray and its workers print, and keeps the logs
+of a private Ray.
 """
 
 from __future__ import annotations

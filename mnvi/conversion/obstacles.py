@@ -21,7 +21,7 @@ def obstacle(module: nn.Module) -> str | None:
     """What prevents a layer of a known kind from getting a posterior and what to do about it; None if nothing does.
 
     Args:
-        module: an instance of one of torch's linear or convolution layers.
+        module: a layer of a kind that can have a posterior.
 
     Example:
         >>> import torch
