@@ -84,7 +84,9 @@ class _BayesianNetwork(BaseEstimator):
         """
         self.scaler_ = StandardScaler().fit(X)
         x = torch.as_tensor(self.scaler_.transform(X), dtype=torch.float32)
-        batch = self.batch_size or min(max(len(x) // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH)
+        batch = self.batch_size
+        if batch is None:
+            batch = min(max(len(x) // _BATCHES, _SMALLEST_BATCH), _LARGEST_BATCH)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with seeded(seed, torch.device(self.device or "cpu")):
             hidden = self.hidden if isinstance(self.hidden, int) else tuple(self.hidden)

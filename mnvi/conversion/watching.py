@@ -22,18 +22,8 @@ class UnusedPosteriorWarning(UserWarning):
     """A module uses the weight of a layer without calling it; the message names the layer and the line.
 
     Example:
-        >>> import torch, mnvi, warnings
-        >>> class Net(torch.nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.layer = torch.nn.Linear(3, 2)
-        ...     def forward(self, x):
-        ...         return torch.nn.functional.linear(x, self.layer.weight)
-        >>> net = mnvi.convert(Net(), mnvi.MultiplicativeNoise(prior_variance=1.0))
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     out = net(torch.ones(1, 3))
-        >>> caught[0].category.__name__
-        'UnusedPosteriorWarning'
+        >>> import warnings, mnvi
+        >>> warnings.simplefilter("error", mnvi.UnusedPosteriorWarning)  # makes it an error
     """
 
 

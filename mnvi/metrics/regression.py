@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from mnvi._validation import check_number
 from mnvi.metrics._inputs import check_devices, check_regression, check_targets, check_tensor
 
 
@@ -56,8 +57,7 @@ def interval_coverage(distribution: Distribution, targets: Tensor, level: float)
         >>> interval_coverage(normal, torch.tensor([1.9, 2.1]), level=0.95).item()
         0.5
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level!r}; expected a probability in (0, 1), such as 0.95")
+    check_number("interval_coverage: level", level, above=0, below=1)
     check_regression(distribution, targets)
     lower, upper = targets.new_tensor((1 - level) / 2), targets.new_tensor((1 + level) / 2)
     value = targets

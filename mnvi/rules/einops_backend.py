@@ -1,6 +1,6 @@
 """Lets the functions of einops take a Gaussian: ``rearrange``, ``reduce``, ``repeat``, ``einsum``, ``pack`` and so on.
 
-einops is no dependency. If it is installed, importing mnvi registers the backend: einops finds the subclasses of its
+einops is optional. If it is installed, importing mnvi registers the backend: einops finds the subclasses of its
 ``AbstractBackend`` by itself. Each operation goes to the rule of the torch function that einops calls for a tensor.
 
 ``einops.layers.torch`` needs no backend, except that ``Reduce(..., 'mean')`` calls ``x.mean(...)``, which a Gaussian
@@ -18,7 +18,7 @@ from mnvi.rules.contractions import einsum
 from mnvi.rules.shapes import cat, stack
 from mnvi.values.gaussian import Gaussian
 
-if find_spec("einops") is not None:
+if find_spec("einops") is not None and find_spec("einops._backends") is not None:
     from einops._backends import AbstractBackend
 
     class GaussianBackend(AbstractBackend):

@@ -21,6 +21,8 @@ from mnvi.training.loop import Loop
 from mnvi.training.predicting import device_of, dtype_of
 from mnvi.training.progress import display
 
+_COMPARED = 100  # epochs whose weight of the KL tells one schedule from another
+
 
 def fit(
     model: nn.Module,
@@ -106,10 +108,13 @@ def fit(
     settings = {
         "epochs": epochs,
         "learning_rate": learning_rate,
-        "kappa": kappa if isinstance(kappa, int | float) else repr(kappa),
+        "kappa": kappa if isinstance(kappa, int | float) else [float(kappa(epoch)) for epoch in range(_COMPARED)],
         "num_data": objective.elbo.num_data,
         "batches": count_batches(batches),
         "optimizer": type(loop.optimizer).__name__,
+        "clip": clip,
+        "amp": str(amp),
+        "likelihood": type(likelihood).__name__,
         "parameters": {name: list(value.shape) for name, value in objective.state_dict().items()},
     }
     if path is not None and (state := load(path, settings)) is not None:

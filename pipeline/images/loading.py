@@ -114,8 +114,8 @@ class Loader:
         for left in reversed(range(RESTARTS + 1)):
             try:
                 stored = [next(self._loaded) for _ in range(number)]
-            except RuntimeError as error:
-                if not left or "exited unexpectedly" not in str(error):
+            except (RuntimeError, EOFError, OSError) as error:
+                if not left or not self._of_a_dead_process(error):
                     raise
                 say(f"a loader process died ({error}); starting new ones at epoch {epoch + 1}, step {step + 1}")
                 self._start(epoch, step)
@@ -125,6 +125,12 @@ class Loader:
                     raise found
             return stored
         raise AssertionError
+
+    def _of_a_dead_process(self, error: Exception) -> bool:
+        """torch tells of a dead process, unless it was sending images at that moment: then its pipe breaks."""
+        if isinstance(error, RuntimeError):
+            return "exited unexpectedly" in str(error)
+        return self.processes > 0 and isinstance(error, EOFError | ConnectionError | FileNotFoundError)
 
     def _start(self, epoch: int, step: int) -> None:
         settings: dict[str, Any] = {}

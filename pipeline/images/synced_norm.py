@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import mnvi
+from mnvi.rules.options import current
 
 
 class _Sum(torch.autograd.Function):
@@ -61,8 +62,9 @@ class Synced(nn.BatchNorm2d):
         normal = normal.to(mean.dtype)
         if not gaussian:
             return normal
-        fixed = scale.detach() if self.weight is None else scale.detach() * self.weight  # as batch_norm's backward does
-        return mnvi.Gaussian(normal, x.var * fixed.square().view(shape).to(x.var.dtype))
+        if current().batch_norm == "constant_scale":
+            gain = scale.detach() if self.weight is None else scale.detach() * self.weight
+        return mnvi.Gaussian(normal, x.var * gain.square().view(shape).to(x.var.dtype))
 
     @torch.no_grad()
     def _track(self, centre: Tensor, spread: Tensor, count: Tensor) -> None:

@@ -463,7 +463,7 @@ def test_a_tensor_in_place_of_a_distribution_is_refused(metric):
         metric(torch.zeros(3), torch.zeros(3))
 
 
-@pytest.mark.parametrize("level", [0, 1, 95, math.nan])
+@pytest.mark.parametrize("level", [0, 1, 95, math.nan, "a"])
 def test_a_level_outside_zero_to_one_is_refused(level):
-    with pytest.raises(ValueError, match="level is"):
+    with pytest.raises(ValueError, match=f"interval_coverage: level={level!r}"):
         metrics.interval_coverage(STANDARD, torch.zeros(3), level)

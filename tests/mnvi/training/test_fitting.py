@@ -188,6 +188,14 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, change: dic
         quiet(network(), regression(), **{**settings, **change})
 
 
+def test_an_equal_schedule_resumes_and_another_one_is_refused(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"epochs": 2, "checkpoint": tmp_path / "state.pt"}
+    quiet(network(), regression(), kappa=lambda epoch: 0.1 * (epoch + 1), **settings)
+    quiet(network(), regression(), kappa=lambda epoch: 0.1 * (epoch + 1), **settings)
+    with pytest.raises(ValueError, match="of a training with kappa="):
+        quiet(network(), regression(), kappa=lambda epoch: 0.2 * (epoch + 1), **settings)
+
+
 def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     quiet(network(), regression(), epochs=1, checkpoint=tmp_path / "state.pt")
     with pytest.raises(ValueError, match="of a training with parameters="):
