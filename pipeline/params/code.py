@@ -70,7 +70,9 @@ AROUND = (
 BY_NAME = (
     "mnvi._moved",
     "mnvi.comparison",
+    "mnvi.covariance",
     "mnvi.inference",
+    "mnvi.likelihoods",
     "mnvi.methods",
     "mnvi.metrics",
     "mnvi.models",
