@@ -2,6 +2,6 @@
 
 from mnvi.inference.exporting import export
 from mnvi.inference.optimizing import optimize_for_inference
-from mnvi.inference.summarizing import summary
+from mnvi.inference.summarizing import LayerSummary, Summary, summary
 
-__all__ = ["export", "optimize_for_inference", "summary"]
+__all__ = ["LayerSummary", "Summary", "export", "optimize_for_inference", "summary"]

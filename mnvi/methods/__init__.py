@@ -23,7 +23,7 @@ from mnvi.methods.dvi import DVI
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.laplace import last_layer_laplace
 from mnvi.methods.montecarlo import MonteCarlo, mc_dropout
-from mnvi.methods.noise import tune_noise
+from mnvi.methods.noise import TunedNoise, Tuning, tune_noise
 from mnvi.methods.temperature import Tempered, scale_temperature
 from mnvi.methods.variational import variational_last_layer
 
@@ -33,6 +33,8 @@ __all__ = [
     "Ensemble",
     "MonteCarlo",
     "Tempered",
+    "TunedNoise",
+    "Tuning",
     "build",
     "last_layer_laplace",
     "mc_dropout",

@@ -30,11 +30,27 @@ class Features(NamedTuple):
 
 
 def as_batches(caller: str, data: Any) -> list[tuple[Tensor, Tensor]]:
-    """A pair of inputs and targets, or batches of such pairs, as a list of batches."""
-    batches = [data] if isinstance(data, tuple) and isinstance(data[0], Tensor) else list(data)
+    """A pair of inputs and targets, or batches of such pairs, as a list of batches; a pair may hold numpy's arrays."""
+    expected = "expected a pair (inputs, targets), or batches of such pairs as a DataLoader gives them"
+    if isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
+        data = [tuple(_as_tensor(part) for part in data)]
+    if hasattr(data, "shape") or not isinstance(data, Iterable):
+        raise TypeError(f"{caller}: data is a {type(data).__name__}; {expected}")
+    batches = list(data)
     if not batches:
         raise ValueError(f"{caller}: data are empty; give inputs and targets")
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
+            found = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+            raise TypeError(f"{caller}: a batch of data has {found}; {expected}")
     return batches
+
+
+def _as_tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    found = torch.as_tensor(values)
+    return found.to(torch.get_default_dtype()) if found.is_floating_point() else found
 
 
 @torch.no_grad()

@@ -4,13 +4,13 @@ DVC stays on the user's machine. `tune` and `train` upload their inputs to stora
 job server and follow the job. On the cluster, the same command finds ``MNVI_INPUTS`` in its environment, fetches its
 inputs, works as it would anywhere, and uploads its outputs. The user's side then fetches them into DVC's outputs.
 
-    submit.py   the user's side: starts one job per stage and settings, or attaches to one that is running
-    follow.py   the job's log, Ctrl-C and the job's end
-    package.py  the code and settings to upload
-    inside.py   the job's side
+    submitting.py  the user's side: starts one job per stage and settings, or attaches to one that is running
+    follow.py      the job's log, Ctrl-C and the job's end
+    package.py     the code and settings to upload
+    inside.py      the job's side
 """
 
 from pipeline.submission.inside import deliver, entered
-from pipeline.submission.submit import submit, wanted
+from pipeline.submission.submitting import submit, wanted
 
 __all__ = ["deliver", "entered", "submit", "wanted"]

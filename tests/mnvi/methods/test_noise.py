@@ -140,3 +140,25 @@ def test_the_prior_of_a_converted_network_is_kept(trained: tuple[nn.Module, Data
 def test_another_way_of_learning_is_refused() -> None:
     with pytest.raises(ValueError, match="learn='adam' must be 'scalar' or 'elbo'"):
         mnvi.tune_noise(nn.Linear(2, 3), (torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), learn="adam")
+
+
+def test_a_pair_of_arrays_is_as_good_as_one_of_tensors() -> None:
+    torch.manual_seed(0)
+    net, x, y = torch.nn.Linear(3, 4), torch.randn(20, 3), torch.randint(4, (20,))
+    expected = mnvi.tune_noise(net, (x, y)).tuning
+    assert mnvi.tune_noise(net, (x.double().numpy(), y.numpy())).tuning == expected
+    assert mnvi.tune_noise(net, [x, y]).tuning == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "tune_noise: data is a int; expected a pair"),
+        (torch.zeros(2, 3), "tune_noise: data is a Tensor; expected a pair"),
+        ([torch.zeros(2, 3)], "tune_noise: a batch of data has a Tensor; expected a pair"),
+        ([(torch.zeros(2, 3), torch.zeros(2), torch.zeros(2))], "tune_noise: a batch of data has 3 parts; expected"),
+    ],
+)
+def test_data_of_another_form_are_named(data: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        mnvi.tune_noise(torch.nn.Linear(3, 4), data)

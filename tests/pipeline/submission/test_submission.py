@@ -23,7 +23,7 @@ from pipeline import storage, submission
 from pipeline.errors import StudyError
 from pipeline.submission import follow, inside
 from pipeline.submission.package import packed
-from pipeline.submission.submit import _client, _fingerprint, _start
+from pipeline.submission.submitting import _client, _fingerprint, _start
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs/cluster.md"
 

@@ -15,7 +15,7 @@ from tracking_cases import Cell, client, history, runs
 import mnvi
 from pipeline import files, storage, tracking
 from pipeline.submission import inside
-from pipeline.submission.submit import _bring
+from pipeline.submission.submitting import _bring
 from pipeline.tracking import identity, moving, sender
 from pipeline.tracking.spool import Spool
 
