@@ -153,7 +153,6 @@ def test_photographs_go_through_every_loader(monkeypatch: pytest.MonkeyPatch) ->
     assert all(0 <= found["waiting"] < 1 for found in document["waiting"].values())
 
 
-@pytest.mark.skipif(not loading.RESULTS.exists(), reason="not measured yet: python -m benchmarks.scaling.loading")
 def test_the_loader_is_recorded_to_be_half_as_fast_again_as_imagefolder_and_steps_not_to_wait() -> None:
     document = json.loads(loading.RESULTS.read_text())
     for kind in ("one_core", "loader_per_core"):
