@@ -40,6 +40,12 @@ class Tuning:
         nll_temperature: with the best temperature alone.
         nll: with noise and temperature.
         kept: share of examples whose most likely class is the one of the network before; None for regression.
+
+    Example:
+        >>> import torch, mnvi
+        >>> x, y = torch.randn(50, 2), torch.randint(3, (50,))
+        >>> print(mnvi.tune_noise(torch.nn.Linear(2, 3), (x, y)).tuning)  # doctest: +ELLIPSIS
+        noise rho = ... in ..., temperature ...: NLL ... before, ... with a temperature alone, ... now; ... are kept
     """
 
     layers: tuple[str, ...]
@@ -60,7 +66,19 @@ class Tuning:
 
 
 class TunedNoise(Tempered):
-    """A network from :func:`tune_noise`; ``tuning`` says what was chosen."""
+    """The network that :func:`tune_noise` returns: logits with noise, divided by a temperature.
+
+    Attributes:
+        tuning: what was chosen, a :class:`mnvi.methods.Tuning`.
+        temperature: T, by which the logits are divided.
+
+    Example:
+        >>> import torch, mnvi
+        >>> x, y = torch.randn(50, 2), torch.randint(3, (50,))
+        >>> tuned = mnvi.tune_noise(torch.nn.Linear(2, 3), (x, y))
+        >>> isinstance(tuned, mnvi.methods.TunedNoise), abs(tuned.temperature.item() - tuned.tuning.temperature) < 1e-5
+        (True, True)
+    """
 
     tuning: Tuning
 
