@@ -37,6 +37,8 @@ ELSEWHERE = {
     "mnvi/moments/joint.py": "mnvi/moments/test_random_factors.py",
     "mnvi/moments/normalization.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/pooling.py": "mnvi/moments/test_linear_maps.py",
+    "mnvi/moments/position_slopes.py": "mnvi/moments/test_moments_positions.py",
+    "mnvi/moments/position_weights.py": "mnvi/moments/test_moments_positions.py",
     "mnvi/moments/positive.py": "mnvi/rules/test_positive.py",
     "mnvi/moments/fourier.py": "mnvi/rules/test_fourier.py",
     "mnvi/moments/grid_sampling.py": "mnvi/rules/test_interpolation.py",

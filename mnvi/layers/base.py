@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from mnvi.moments import positions
+from mnvi.moments import position_weights
 from mnvi.moments.affine import Affine
 from mnvi.moments.precision import autocasts
 from mnvi.posteriors import Posterior
@@ -107,14 +107,14 @@ class BayesianLayer(nn.Module):
 
     def _with_shared(self, out: Gaussian, affine: Affine, x: Tensor | Gaussian) -> Gaussian:
         """The output with the covariance between its positions, which share the layer's weights."""
-        dims = positions.layer_positions(affine, out.dim())
+        dims = position_weights.layer_positions(affine, out.dim())
         if all(out.shape[d] == 1 for d in dims):
             return out
         mean, var, shared = (x.mean, x.var, x.shared) if isinstance(x, Gaussian) else (x, None, None)
         if shared is not None and any(shared.shape[d] != 1 for d in dims):
             shared = None  # positions in other dimensions than those of this layer
         spreads = self.weight_variance(), self.bias_variance()
-        out.shared = positions.through_weights(affine, mean, var, shared, self.weight, *spreads, out.var)
+        out.shared = position_weights.through_weights(affine, mean, var, shared, self.weight, *spreads, out.var)
         return out
 
     def weight_variance(self) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import positions
+from mnvi.moments import position_slopes, positions
 from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
 from mnvi.moments.normal import SMALLEST_VARIANCE
 from mnvi.moments.precision import widened
@@ -87,8 +87,8 @@ def _relu(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, An
     if current().activation == "taylor":
         return _elementwise(result, handler, args, kwargs)
     mean, var = (positions.some_positions(t, x.shared) for t in (x.mean, x.var))
-    derivatives = positions.relu_slope_and_curvature(mean, var)
-    return with_shared(result, positions.through_slope(x.shared, mean, var, *derivatives))
+    derivatives = position_slopes.relu_slope_and_curvature(mean, var)
+    return with_shared(result, position_slopes.through_slope(x.shared, mean, var, *derivatives))
 
 
 def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
@@ -102,8 +102,8 @@ def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[
     def expectation(shifted: Tensor) -> Tensor:
         return cast(Tensor, handler(Gaussian.trusted(shifted, var), *rest, **kwargs).mean)
 
-    derivatives = positions.slope_and_curvature(expectation, mean, var, here)
-    return with_shared(result, positions.through_slope(x.shared, mean, var, *derivatives))
+    derivatives = position_slopes.slope_and_curvature(expectation, mean, var, here)
+    return with_shared(result, position_slopes.through_slope(x.shared, mean, var, *derivatives))
 
 
 def of_a_function(result: Gaussian, function: Callable[[Gaussian], Gaussian], x: Gaussian | None) -> Gaussian:

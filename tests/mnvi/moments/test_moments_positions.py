@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mnvi.moments import positions
+from mnvi.moments import position_slopes, position_weights, positions
 from mnvi.moments.affine import Affine
 
 # name: (linear operation, shape of the weight, shape of one input)
@@ -73,7 +73,9 @@ def _case(name: str, correlation: float | None) -> tuple[Tensor, Tensor, Tensor]
     variance = expected.diagonal(dim1=1, dim2=2)
     out = affine(x[None], weight)
     laid_out = variance.T if affine.stride is None else variance
-    found = positions.through_weights(affine, x[None], var, shared, weight, spread, None, laid_out.reshape(out.shape))
+    found = position_weights.through_weights(
+        affine, x[None], var, shared, weight, spread, None, laid_out.reshape(out.shape)
+    )
     count = variance.shape[1]
     assert found.dim() == out.dim()
     return found.flatten(), (expected.sum((1, 2)) - variance.sum(1)) / (count * (count - 1)), variance.mean(1)
@@ -118,7 +120,7 @@ def test_slope_and_curvature_are_mean_derivatives(function):
     z = (mean + var.sqrt() * noise).requires_grad_()
     (first,) = torch.autograd.grad(function(z).sum(), z, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), z)
-    slope, curvature = positions.slope_and_curvature(expectation, mean, var, expectation(mean))
+    slope, curvature = position_slopes.slope_and_curvature(expectation, mean, var, expectation(mean))
     torch.testing.assert_close(slope, first.mean(0).detach(), rtol=0.01, atol=0.005)
     torch.testing.assert_close(curvature, second.mean(0), rtol=0.02, atol=0.005)
 
@@ -134,8 +136,8 @@ def test_a_relu_carries_the_covariance_of_weights_as_sampled_ones_do():
     covariance = alpha * torch.einsum("ij,jp,jq->ipq", weight.square(), x, x)
     pairs = places * (places - 1)
     shared = ((covariance.sum((1, 2)) - var.sum(1)) / pairs)[None, :, None]
-    slope, curvature = positions.relu_slope_and_curvature(mean, var)
-    found = positions.through_slope(shared, *(t[None] for t in (mean, var, slope, curvature))).mean()
+    slope, curvature = position_slopes.relu_slope_and_curvature(mean, var)
+    found = position_slopes.through_slope(shared, *(t[None] for t in (mean, var, slope, curvature))).mean()
     factors = torch.randn(4000, units, inputs, generator=generator, dtype=torch.float32) * alpha**0.5 + 1
     rectified = torch.relu((factors * weight.float()) @ x.float())
     total, own = rectified.sum(2).var(0), rectified.var(0).sum(1)

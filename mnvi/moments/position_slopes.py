@@ -1,0 +1,111 @@
+"""How the covariance between two positions goes through an elementwise function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mnvi.moments.normal import FAR, INV_SQRT_2PI, SMALLEST_VARIANCE
+
+_CHANNELS = 32  # that tell how similar two positions are
+
+
+def through_slope(shared: Tensor, mean: Tensor, var: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
+    r"""Covariance between positions after an elementwise function f.
+
+    .. math:: \mathrm{Cov}(f(Z_p), f(Z_q)) &\approx E[f'(Z_p)]\,E[f'(Z_q)]\,C_{pq}
+              + \tfrac12 E[f''(Z_p)]\,E[f''(Z_q)]\,C_{pq}^2 \\
+              C_{pq} &= c + \tfrac12 (v - c)\,\rho_{pq}
+
+    The mean over pairs needs more of the covariances :math:`C_{pq}` than their mean c: positions with similar inputs
+    have similar errors, and a ReLU, for example, is open at both of them or closed at both. So the covariance grows
+    with the similarity of the means, :math:`\rho_{pq} \propto \sum_j \mu_{jp}\mu_{jq}`, shifted and scaled to have the
+    mean 0 over pairs and the mean 1 for p = q, where the covariance is v. It grows faster than linearly: half the slope
+    of a straight line is what agrees with sampled weights.
+
+    Args:
+        shared: c.
+        mean, var: :math:`\mu` and v at some positions.
+        slope, curvature: :math:`E[f'(Z)]` and :math:`E[f''(Z)]` at the same positions.
+
+    Example:
+        >>> import torch
+        >>> mean, one, zero = torch.tensor([[[1.0, -1.0]]]), torch.ones(1, 1, 2), torch.zeros(1, 1, 2)
+        >>> through_slope(0.5 * torch.ones(1, 1, 1), mean, one, 2 * one, zero)  # scales by 2
+        tensor([[[2.]]])
+    """
+    mean, var, slope, curvature = (_matrix(t, shared) for t in (mean.to(var.dtype), var, slope, curvature))
+    c = _matrix(shared, shared)[..., 0]  # [batch, channels]
+    some = mean[:, :: -(-mean.shape[1] // _CHANNELS)]
+    similar = torch.matmul(some.transpose(1, 2), some) / some.shape[1]  # [batch, positions, positions]
+    itself = similar.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    pair = _over_pairs(similar)[:, None, None]
+    similar = (similar - pair) / (itself - pair).clamp(min=1e-3 * itself).clamp(min=SMALLEST_VARIANCE)
+    excess = 0.5 * (var.mean(2) - c)
+    first = c * _over_pairs_of(slope) + excess * _over_pairs_of(slope, similar)
+    second = _over_pairs_of(curvature) * (c.square() + excess.square() * _over_pairs(similar.square())[:, None])
+    return (first + 0.5 * second).view(shared.shape)
+
+
+def _matrix(values: Tensor, shared: Tensor) -> Tensor:
+    """[batch, channels, positions]"""
+    dims = [d for d in range(1, shared.dim()) if shared.shape[d] == 1]
+    others = [d for d in range(values.dim()) if d not in dims]
+    flat = values.permute(*others, *dims).flatten(len(others))
+    return flat.flatten(1, -2) if len(others) > 1 else flat[None]
+
+
+def _over_pairs(matrix: Tensor) -> Tensor:
+    """Mean of the entries [batch, positions, positions] off the diagonal."""
+    count = matrix.shape[-1]
+    return (matrix.sum((1, 2)) - matrix.diagonal(dim1=1, dim2=2).sum(1)) / max(count * (count - 1), 1)
+
+
+def _over_pairs_of(factor: Tensor, matrix: Tensor | None = None) -> Tensor:
+    """Mean over pairs p, q of factor_p factor_q matrix_pq, for factors [batch, channels, positions]."""
+    count = factor.shape[-1]
+    if matrix is None:
+        pairs = factor.sum(2).square() - factor.square().sum(2)
+    else:
+        itself = matrix.diagonal(dim1=1, dim2=2)[:, None]
+        pairs = (torch.matmul(factor, matrix) * factor - factor.square() * itself).sum(2)
+    return pairs / max(count * (count - 1), 1)
+
+
+def relu_slope_and_curvature(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    r""":math:`E[f'(Z)] = \Phi(\mu/\sigma)` and :math:`E[f''(Z)] = \varphi(\mu/\sigma)/\sigma` of a ReLU.
+
+    Example:
+        >>> import torch
+        >>> relu_slope_and_curvature(torch.zeros(1), torch.ones(1))
+        (tensor([0.5000]), tensor([0.3989]))
+    """
+    inverse = var.clamp(min=SMALLEST_VARIANCE).rsqrt()
+    ratio = (mean.to(var.dtype) * inverse).clamp(-FAR, FAR)
+    return torch.special.ndtr(ratio), torch.exp(-0.5 * ratio.square()) * (INV_SQRT_2PI * inverse)
+
+
+def slope_and_curvature(
+    expectation: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, here: Tensor
+) -> tuple[Tensor, Tensor]:
+    r""":math:`E[f'(Z)]` and :math:`E[f''(Z)]`, the derivatives of :math:`E[f(Z)]` by the mean, as central differences.
+
+    The expectation is f smoothed over a distance σ, so a step of σ/4 is off by about 1 %. Where σ is tiny the step is a
+    thousandth of the mean, which float32 resolves.
+
+    Args:
+        expectation: :math:`E[f(Z)]` as a function of the means.
+        mean, var: of Z.
+        here: the expectation at these means.
+
+    Example:
+        >>> import torch
+        >>> slope_and_curvature(torch.square, torch.ones(1), torch.ones(1), torch.ones(1))
+        (tensor([2.]), tensor([2.]))
+    """
+    wide = mean.to(var.dtype)
+    step = torch.maximum(0.25 * var.detach().sqrt(), 1e-3 * (1 + wide.detach().abs()))
+    above, below = expectation(wide + step), expectation(wide - step)
+    return (above - below) / (2 * step), (above - 2 * here.to(var.dtype) + below) / step.square()
