@@ -10,23 +10,27 @@ from torch import Tensor
 
 import mnvi
 from pipeline.images.predictions import Predictions
-from pipeline.registry.metrics import BINS
+from pipeline.registry.metrics import BINS, measured
 
 POINTS = 101  # of the rejection curve
 KINDS = ("total", "aleatoric", "epistemic")
 
 
-def curves(seeds: Sequence[Predictions], others: Sequence[Predictions]) -> dict[str, Any]:
+def curves(
+    seeds: Sequence[Predictions], others: Sequence[Predictions], damaged: Sequence[dict[str, list[Predictions]]] = ()
+) -> dict[str, Any]:
     """The curves of a cell.
 
     Args:
         seeds: predictions on test images, one entry per seed.
         others: predictions on foreign images.
+        damaged: for each seed the predictions on damaged test images: for each kind of damage one for each severity.
     """
     return {
         "reliability": _reliability(seeds),
         "rejection": _rejection(seeds),
         "uncertainty": {kind: _histograms(kind, seeds, others) for kind in KINDS},
+        **({"severity": _severity(seeds, damaged)} if any(damaged) else {}),
     }
 
 
@@ -46,6 +50,27 @@ def _rejection(seeds: Sequence[Predictions]) -> dict[str, list[float]]:
     rows = torch.linspace(0, number - 1, min(POINTS, number)).round().long()
     error = torch.stack([curve.error for curve in found]).mean(0)
     return {"rate": found[0].rejected[rows].tolist(), "misclassification": error[rows].tolist()}
+
+
+def _severity(
+    seeds: Sequence[Predictions], damaged: Sequence[dict[str, list[Predictions]]]
+) -> dict[str, dict[str, list[float]]]:
+    """Metrics against severity, for each kind of damage; severity 0 is the same images without damage."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for metric in measured("classification"):
+        found[metric.name] = {}
+        for kind in damaged[0]:
+            rows = [
+                [metric.measure(one.probs, one.labels) for one in (_first(seed, severities[0]), *severities)]
+                for seed, severities in zip(seeds, (seed[kind] for seed in damaged), strict=True)
+            ]
+            found[metric.name][kind] = torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+    return found
+
+
+def _first(whole: Predictions, like: Predictions) -> Predictions:
+    """The predictions for as many test images as ``like`` has; damaged are the first ones."""
+    return Predictions(*(tensor[: len(like.labels)] for tensor in whole.tensors().values()))
 
 
 def _histograms(kind: str, seeds: Sequence[Predictions], others: Sequence[Predictions]) -> dict[str, list[float]]:

@@ -48,7 +48,10 @@ def run(cell: Cell) -> None:
         flat = _flat(scores)
         files.write_json(cell.evaluate / "metrics.json", {name: flat[name] for name in HEADLINE})
         foreign = [predictions for seed in found for predictions in seed["others"].values()]
-        files.write_json(cell.plots / "curves.json", curves([seed["test"] for seed in found], foreign))
+        files.write_json(
+            cell.plots / "curves.json",
+            curves([seed["test"] for seed in found], foreign, [seed["damaged"] for seed in found]),
+        )
         extremes(cell.plots / "extremes.png", test, found[0]["test"])
         tracked.metrics(flat, step=0)
         for path in (cell.evaluate / "scores.json", cell.plots / "curves.json", cell.plots / "extremes.png"):

@@ -10,6 +10,7 @@ import torch
 
 from pipeline import files, propagation, state
 from pipeline.console import say
+from pipeline.data.damage import KINDS, SEVERITIES, DamagedImages
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import StudyError
 from pipeline.images import foreign, objectives
@@ -56,6 +57,9 @@ class Seed:
         return {
             "test": Predictions(**kept["test"]),
             "others": {name: Predictions(**tensors) for name, tensors in kept["others"].items()},
+            "damaged": {
+                kind: [Predictions(**tensors) for tensors in severities] for kind, severities in kept["damaged"].items()
+            },
             "milliseconds": kept["milliseconds"],
             "seconds": kept["seconds"],
             "parameters": kept["parameters"],
@@ -88,7 +92,9 @@ class Seed:
         most = self.cell.study.classification.test_examples
         rows = [torch.arange(min(most or len(images), len(images))) for images in (test, *others.values())]
         example = next(in_order(test, rows[0], transform, self.device)).images
-        fast = optimised(net, sum(map(len, rows)), example)
+        damaged = rows[0][: self.cell.experiment.damaged or 0]
+        predicted = sum(map(len, rows)) + len(damaged) * len(KINDS) * len(SEVERITIES)
+        fast = optimised(net, predicted, example)
 
         def predictions(images: ImageSet, rows: torch.Tensor, transform: Transform) -> dict[str, torch.Tensor]:
             return predict(fast, images, rows, transform, self.device, self.seed).tensors()
@@ -98,6 +104,13 @@ class Seed:
             "others": {
                 name: predictions(images, some, from_elsewhere)
                 for (name, images), some in zip(others.items(), rows[1:], strict=True)
+            },
+            "damaged": {
+                kind: [
+                    predictions(DamagedImages(self.cell.data, "test", kind, severity), damaged, transform)
+                    for severity in SEVERITIES
+                ]
+                for kind in (KINDS if len(damaged) else ())
             },
             "milliseconds": milliseconds(net, test, transform, self.device),
             "parameters": objectives.num_parameters(net),

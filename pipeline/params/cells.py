@@ -22,8 +22,8 @@ WORK = Path("work")
 NOT_OF_THE_METHOD = (*RECIPE_KEYS, "dropout", "kappa_over_n")
 APPLIED = {"epochs", "runs", "seeds"}  # limits that the experiment already contains
 UNSEEN = {
-    "tune": {"ood", "seeds", "test_examples"},
-    "train": {"ood", "test_examples", "search_epochs"},
+    "tune": {"ood", "damaged", "seeds", "test_examples"},
+    "train": {"ood", "damaged", "test_examples", "search_epochs"},
     "evaluate": {"search_epochs"},
 }
 """Keys that a stage does not use."""
@@ -193,9 +193,15 @@ class Cell:
             "limits": _without(asdict(self.limits), APPLIED | UNSEEN[stage]),
             "resources": self._how_it_computes(),
         }
-        for key in ("arguments", "images_per_worker", "warmup", "sync_batch_norm"):  # younger than some results
-            if not settings["experiment"][key]:
-                del settings["experiment"][key]
+        for key in (
+            "arguments",
+            "images_per_worker",
+            "warmup",
+            "sync_batch_norm",
+            "damaged",
+        ):  # younger than some results
+            if not settings["experiment"].get(key):
+                settings["experiment"].pop(key, None)
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial

@@ -222,6 +222,7 @@ class Experiment:
     targets: Annotated[str, known(*TARGETS), Of("regression")] = "raw"
     stem: Annotated[Stem | None, Of("classification")] = None  # of resnet18
     ood: Annotated[Texts, Of("classification")] = ()
+    damaged: Annotated[Count | None, Of("classification")] = None  # test images scored with every kind of damage
     augmentation: Annotated[Augmentation | None, Of("classification", needed=True)] = None
     normalisation: Annotated[Normalisation | None, Of("classification", needed=True)] = None
     seeds: Annotated[Count | None, Of("classification", needed=True)] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -11,12 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.registry.methods import colour
+from pipeline.registry.metrics import METRICS
 from pipeline.report import labels
 from pipeline.report.drawing import Drawing, ink, legend_below, panels
 from pipeline.report.results import Result
 
 GROUPS = {"correct": "#3f9f6d", "wrong": "#d1495b", "ood": "#3d8bd4"}
 KINDS = ("total", "aleatoric", "epistemic")
+DAMAGE_METRICS = ("nll", "ece", "aumrc")
 NOTHING = 1e-5  # nats; a deterministic network has no epistemic uncertainty
 
 
@@ -28,6 +31,13 @@ def drawings(results: Sequence[Result]) -> list[Drawing]:
         found.append(Drawing("rejection", "classification", caption, partial(_rejection, with_curves)))
         caption = "Accuracy against confidence in 20 bins; the dashed line is perfect calibration."
         found.append(Drawing("reliability", "classification", caption, partial(_reliability, with_curves)))
+    with_damage = [result for result in with_curves if "severity" in result.curves]
+    if with_damage:
+        caption = (
+            "Test images that get worse: the mean over eight kinds of damage (noise, blur, brightness, contrast, "
+            "pixels, JPEG) against its severity; at 0 they are undamaged. Lower is better."
+        )
+        found.append(Drawing("severity", "classification", caption, partial(_severity, with_damage)))
     for result in with_curves:
         if _shown(result):
             caption = f"{title(result)}: uncertainty of right and wrong predictions, and of images of other data sets."
@@ -74,6 +84,25 @@ def _reliability(results: Sequence[Result]) -> Figure:
         axis.plot([c for c, _ in points], [a for _, a in points], "o-", color=colour(method), ms=3, lw=1.2)
         axis.set_title(f"{experiment(result)}\n{labels.method_label(method)}", fontsize=8)
         axis.set(xlim=(0, 1.02), ylim=(0, 1.02), aspect="equal", xlabel="confidence", ylabel="accuracy")
+    return figure
+
+
+def _severity(results: Sequence[Result]) -> Figure:
+    names = list(dict.fromkeys(result.scores.experiment for result in results))
+    figure, axes = panels(len(names) * len(DAMAGE_METRICS), len(DAMAGE_METRICS), 3.2, 2.6)
+    columns = [(name, metric) for name in names for metric in DAMAGE_METRICS]
+    for axis, (name, metric) in zip(axes, columns, strict=True):
+        for result in (one for one in results if one.scores.experiment == name):
+            kinds = result.curves["severity"][metric].values()
+            means = [statistics.fmean(values) for values in zip(*kinds, strict=True)]
+            method = result.cell.method
+            axis.plot(
+                range(len(means)), means, "o-", ms=3, lw=1.5, color=colour(method), label=labels.method_label(method)
+            )
+            axis.set_title(experiment(result), fontsize=8)
+        axis.set(xlabel="severity", ylabel=METRICS[metric].label)
+        axis.set_ylim(bottom=0)
+    legend_below(figure, axes)
     return figure
 
 

@@ -207,6 +207,9 @@ def _curves(cell: Cell) -> dict[str, Any]:
         bins = len(histogram.get("edges", list)) - 1
         if any(len(histogram.get(group, list)) != bins for group in ("correct", "wrong", "ood")):
             raise curves.broken(f"`uncertainty.{kind}` does not have a count for each of its bins")
+    for metric, kinds in (curves.get("severity", dict) if "severity" in curves.value else {}).items():
+        if len({len(values) for values in kinds.values()}) != 1:
+            raise curves.broken(f"the lists of `severity.{metric}` differ in length")
     return dict(curves.value)
 
 

@@ -13,6 +13,7 @@ import yaml
 from matplotlib.image import imsave
 
 from pipeline import files, params
+from pipeline.data.damage import KINDS
 from pipeline.params import Cell, Params
 from pipeline.report import paper
 
@@ -186,6 +187,12 @@ def _write_curves(cell: Cell, error: float) -> None:
             "reliability": {"confidence": confidence, "accuracy": accuracy, "count": [500] * BINS},
             "rejection": {"rate": rates, "misclassification": [error * math.exp(-6 * rate) for rate in rates]},
             "uncertainty": {kind: histogram for kind in ("total", "aleatoric", "epistemic")},
+            "severity": {
+                metric: {
+                    kind: [error * (1 + factor * step) for step in range(6)] for factor, kind in enumerate(KINDS, 1)
+                }
+                for metric in ("misclassification", "nll", "ece", "aumrc")
+            },
         },
     )
     imsave(cell.plots / "extremes.png", torch.rand(60, 300, 3).numpy())

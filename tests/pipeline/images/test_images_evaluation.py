@@ -17,6 +17,7 @@ from tracking_cases import runs
 
 import mnvi
 from pipeline import files, params
+from pipeline.data import damage
 from pipeline.images import evaluation, objectives, predictions
 from pipeline.images.predictions import sampled_probabilities
 from pipeline.params import Cell
@@ -115,6 +116,18 @@ def test_curves_count_every_image_of_every_seed_and_a_picture_is_drawn() -> None
     assert curves["rejection"]["misclassification"][0] == pytest.approx(read(cell, "metrics.json")["misclassification"])
     assert "auroc_epistemic_fashion_mnist" in read(cell, "scores.json")["metrics"]
     assert (cell.plots / "extremes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_damaged_images_are_scored_for_each_kind_and_severity() -> None:
+    cell = trained("deterministic", experiment={"damaged": 10})
+    evaluation.run(cell)
+    severity = read(cell, "plots/curves.json")["severity"]
+    labels = torch.from_numpy(np.load(cell.data / "test_labels.npy")[:10])
+    assert set(severity["nll"]) == set(damage.KINDS)
+    clean = [probabilities(cell, seed, "mnist")[:10] for seed in range(2)]
+    expected = np.mean([log_loss(labels, probs.numpy()) for probs in clean])
+    assert all(values[0] == pytest.approx(expected, rel=1e-5) for values in severity["nll"].values())
+    assert all(len(values) == 6 and len(set(values)) > 1 for values in severity["nll"].values())
 
 
 def test_evaluation_goes_on_from_the_seeds_it_has_done() -> None:

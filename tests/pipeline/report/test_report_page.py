@@ -74,7 +74,15 @@ def test_report_has_all_its_files(made):
     names = {str(path.relative_to(report)) for path in report.rglob("*") if path.is_file()}
     expected = {"index.html", "table1.json", "table2.json", "table1.md", "table2.md"}
     expected |= {f"plots/{name}.csv" for name in ("log_likelihood", "rejection", "reliability")}
-    drawn = ["log_likelihood", "coverage", "rejection", "reliability", "kl_landscape", "training-regression"]
+    drawn = [
+        "log_likelihood",
+        "coverage",
+        "rejection",
+        "reliability",
+        "severity",
+        "kl_landscape",
+        "training-regression",
+    ]
     drawn += ["training-lenet-mnist", "search-boston-mnvi", "search-boston-mc_dropout"]
     drawn += ["uncertainty-lenet-mnist-mnvi", "uncertainty-lenet-mnist-deterministic"]
     assert names == expected | {f"figures/{folder}{name}.png" for name in drawn for folder in ("", "dark/")}
