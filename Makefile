@@ -18,10 +18,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast soak lint audit format lock bench faults lockfile study uci images paper cifar ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults lockfile docs docs-serve study uci images paper cifar ui clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z ]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z ]+):.*  ## /\1\t/' | expand -t 18
+	@grep -hE '^[a-z -]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*  ## /\1\t/' | expand -t 18
 
 setup: $(INSTALLED)  ## create .venv and install the locked versions
 
@@ -49,7 +49,7 @@ format: setup  ## let ruff rewrite the source
 	$(RUN) -m ruff format
 
 lock: setup  ## write requirements.lock from pyproject.toml and the installed versions
-	$(RUN) -m pip install --no-build-isolation --editable '.[vision,sklearn,export,pipeline,server,dev]'
+	$(RUN) -m pip install --no-build-isolation --editable '.[vision,sklearn,export,pipeline,server,docs,dev]'
 	$(RUN) tools/lock.py > requirements.lock.new
 	mv requirements.lock.new requirements.lock
 	touch $(INSTALLED)
@@ -71,6 +71,12 @@ ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
 	exec env MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" \
 		MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(RUN) -m mlflow ui \
 		--host 127.0.0.1 --port 5000 --allowed-hosts 'localhost:5000,127.0.0.1:5000'
+
+docs: setup  ## write the site to build/site
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
+
+docs-serve: setup  ## show the site on http://127.0.0.1:8000
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks

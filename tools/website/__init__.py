@@ -1,0 +1,1 @@
+"""What the site shows beyond the Markdown files of docs/: `make docs`."""
