@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from tools.collected import checks
 from tools.collected.subject import Subject
@@ -49,11 +50,12 @@ def side(name: str) -> int:
     return next((size for family, size in SIDES.items() if name.startswith(family)), DEFAULT_SIDE)
 
 
-def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
+def examine(name: str, pixels: int | None = None, hidden: int | None = None, **options: Any) -> dict:
     """Try one network; raise :class:`tools.collected.checks.Failed` if a check fails.
 
     Args:
         pixels: side of the images, if not the family's own.
+        hidden: units of the hidden layers of its classifier, if not the family's own.
         options: extra arguments for the network.
     """
     from mnvi._torchvision import torchvision
@@ -64,9 +66,19 @@ def examine(name: str, pixels: int | None = None, **options: Any) -> dict:
 
     def build() -> Subject:
         net = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **options)
+        if hidden:
+            narrow(net.classifier, hidden)
         return Subject(net, (torch.randn(2, 3, pixels, pixels),), str(pixels))
 
     return {"model": name, "side": pixels, **checks.examine(build)}
+
+
+def narrow(classifier: nn.Sequential, hidden: int) -> None:
+    """Gives the hidden linear layers so many units: those of AlexNet and VGG hold most of the network's weights."""
+    linear = [(place, layer) for place, layer in enumerate(classifier) if isinstance(layer, nn.Linear)]
+    sizes = [linear[0][1].in_features, *[hidden] * (len(linear) - 1), linear[-1][1].out_features]
+    for (place, _), size, following in zip(linear, sizes, sizes[1:], strict=False):
+        classifier[place] = nn.Linear(size, following)
 
 
 def table(records: dict[str, dict]) -> str:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from two_workers import together
 
 import mnvi
-
-WORLD = 2
 
 
 def network() -> nn.Module:
@@ -47,27 +43,22 @@ def gradients(net: nn.Module, inner: nn.Module, x: Tensor, y: Tensor) -> dict[st
     return {name: p.grad for name, p in inner.named_parameters() if p.grad is not None}
 
 
-def worker(rank: int, folder: str, find_unused: bool) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
-    try:
-        module: Any = WithUnusedLayer() if find_unused else network()
-        inner = module.used if find_unused else module
-        x, y = batch()
-        share = slice(rank * 3, rank * 3 + 3)
-        net = DistributedDataParallel(module, find_unused_parameters=find_unused)
-        torch.save(gradients(net, inner, x[share], y[share]), f"{folder}/{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+def worker(rank: int, folder: Path, find_unused: bool) -> None:
+    module: Any = WithUnusedLayer() if find_unused else network()
+    inner = module.used if find_unused else module
+    x, y = batch()
+    share = slice(rank * 3, rank * 3 + 3)
+    net = DistributedDataParallel(module, find_unused_parameters=find_unused)
+    torch.save(gradients(net, inner, x[share], y[share]), folder / f"{rank}.pt")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("find_unused", [False, True], ids=["all used", "find unused parameters"])
 def test_distributed_gradients_are_those_of_the_whole_batch(tmp_path: Path, find_unused: bool) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(worker, (str(tmp_path), find_unused), nprocs=WORLD)
+    together(worker, tmp_path / "meeting", tmp_path, find_unused)
     net = network()
     expected = gradients(net, net, *batch())
-    for rank in range(WORLD):
+    for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")
         assert found.keys() == expected.keys()
         for name, value in expected.items():

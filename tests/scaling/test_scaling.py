@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from ray.tune.execution.tune_controller import TuneController
-from torch.multiprocessing.spawn import spawn
+from two_workers import together
 
 from benchmarks.scaling import ddp, loading, million, model, steps, trials
 from benchmarks.scaling.__main__ import PAGE, rendered
@@ -102,15 +101,13 @@ TINY = ddp.Model("lenet-mnist", (1, 28, 28), batch=4, steps=2)
 
 
 def measure_together(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     ddp.work({"models": {"tiny": TINY}, "rounds": 1, "folder": folder})
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_two_workers_measure_every_arrangement_with_the_loop_of_the_study(tmp_path: Path) -> None:
     ddp.write_images(tmp_path / "tiny", TINY)
-    spawn(measure_together, (str(tmp_path),), nprocs=2)
+    together(measure_together, tmp_path / "meeting", str(tmp_path))
     records = [json.loads(line) for line in (tmp_path / ddp.RECORDS).read_text().splitlines()]
     assert [record["method"] for record in records] == list(ddp.METHODS)
     for record in records:

@@ -16,6 +16,7 @@ CASES = [
     ("lenet", "shared"),
     ("mlp", "shared"),
 ]
+LONG = {("resnet18", "mean field"), ("resnet18 imagenet", "multiplicative")}  # the other two have the same layers
 
 
 def small(posterior: str = "multiplicative") -> nn.Module:
@@ -36,7 +37,9 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "posterior"), CASES)
+@pytest.mark.parametrize(
+    ("name", "posterior"), [pytest.param(*case, marks=[pytest.mark.soak] if case in LONG else []) for case in CASES]
+)
 def test_onnx_runtime_gives_the_same_moments_for_other_batches(name, posterior, tmp_path):
     factory, shape = MODELS[name]
     model = trained(factory(), POSTERIORS[posterior], shape)

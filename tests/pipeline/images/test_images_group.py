@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
+from two_workers import together
 
 from benchmarks.scaling import steps
 from pipeline.images import objectives
@@ -20,15 +19,12 @@ from pipeline.images.group import Group
 
 def both(work: Callable[[Group], Any], folder: Path) -> list[Any]:
     """What this returns on each of two workers."""
-    spawn(_join, (work, str(folder)), nprocs=2)
+    together(_keep, folder / "meeting", work, folder)
     return [torch.load(folder / f"found-{rank}", weights_only=True) for rank in range(2)]
 
 
-def _join(rank: int, work: Callable[[Group], Any], folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    torch.save(work(Group.joined(torch.device("cpu"))), Path(folder, f"found-{rank}"))
-    dist.destroy_process_group()
+def _keep(rank: int, work: Callable[[Group], Any], folder: Path) -> None:
+    torch.save(work(Group.joined(torch.device("cpu"))), folder / f"found-{rank}")
 
 
 def train_with_batch_norm(group: Group) -> list[dict[str, Tensor]]:

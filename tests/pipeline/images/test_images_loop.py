@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from image_study import make_cell, make_job
-from torch.multiprocessing.spawn import spawn
+from two_workers import together
 
 import mnvi
 from pipeline.data.imagesets import load_images
@@ -149,14 +148,11 @@ def test_divergence_in_the_last_step_of_an_epoch_is_found_in_validation(method: 
         run(make_job(make_cell(method, **ONE_WILD_STEP)))
 
 
-def diverge_together(rank: int, job: Job, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+def diverge_together(rank: int, job: Job, folder: Path) -> None:
     try:
         train_without_noise(job, Group.joined(torch.device("cpu")))
     except Diverged as error:
-        (Path(folder) / f"rank-{rank}").write_text(str(error))
-    dist.destroy_process_group()
+        (folder / f"rank-{rank}").write_text(str(error))
 
 
 @pytest.mark.slow
@@ -164,7 +160,7 @@ def test_every_worker_says_so_even_if_only_one_saw_it(tmp_path: Path) -> None:
     # One validation image is the first worker's; the other has none.
     limits = {**ONE_WILD_STEP["limits"], "validation_examples": 1}
     job = make_job(make_cell("deterministic", experiment=ONE_WILD_STEP["experiment"], limits=limits))
-    spawn(diverge_together, (job, str(tmp_path)), nprocs=2)
+    together(diverge_together, tmp_path / "meeting", job, tmp_path)
     assert all(NO_ANSWER in (tmp_path / f"rank-{rank}").read_text() for rank in range(2))
 
 
@@ -287,11 +283,8 @@ def test_a_compiled_network_trains_as_a_plain_one_does(monkeypatch: pytest.Monke
     assert_kl_stands_out(plain)
 
 
-def train_together(rank: int, job: Job, meeting: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def train_together(rank: int, job: Job) -> None:
     train_without_noise(job, Group.joined(torch.device("cpu")))
-    dist.destroy_process_group()
 
 
 @pytest.mark.slow
@@ -300,13 +293,13 @@ def test_two_workers_train_as_one_does(tmp_path: Path) -> None:
     cell = make_cell("mnvi", experiment=PLAIN, limits={"train_examples": 23}).with_hyperparameters(LARGE)
     alone = train_without_noise(make_job(cell, "one"), Group())
     job = make_job(cell, "two")
-    spawn(train_together, (job, str(tmp_path / "meeting")), nprocs=2)
+    together(train_together, tmp_path / "meeting", job)
     state = Checkpoints(job.state).load()
     assert state is not None
-    together = Position(**state["position"])
-    assert_trained_alike(together, alone)
+    found = Position(**state["position"])
+    assert_trained_alike(found, alone)
     assert_kl_stands_out(alone)
-    assert math.isfinite(together.best_score)
+    assert math.isfinite(found.best_score)
 
 
 @pytest.mark.parametrize("largest", (0.05, -0.4, math.nan))

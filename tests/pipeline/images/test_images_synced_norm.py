@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
+from two_workers import together
 
 import mnvi
 from pipeline.images.group import Group
@@ -44,9 +43,7 @@ def through(net: nn.Module, parts: tuple[Tensor, ...], weight: float) -> tuple[T
     return tuple(one.detach() for one in found)
 
 
-def work(rank: int, meeting: str, result: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def work(rank: int, result: str) -> None:
     found = {}
     for kind in KINDS:
         net = network()
@@ -57,13 +54,12 @@ def work(rank: int, meeting: str, result: str) -> None:
             outputs = through(model, share, weight=2.0)  # gradients are averaged over two workers
         found[kind] = outputs, [parameter.grad for parameter in net.parameters()], net.state_dict()
     torch.save(found, f"{result}{rank}")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("workers")
-    spawn(work, (str(folder / "meeting"), str(folder / "result")), nprocs=2)
+    together(work, folder / "meeting", str(folder / "result"))
     return [torch.load(f"{folder}/result{rank}") for rank in range(2)]
 
 
