@@ -18,12 +18,13 @@ _GONE = {
     "vision": "import torchvision itself; it needs a build that fits torch's",
 }
 
-# Where the classes and functions that version 0.1.0 pickled are now.
+# Where the classes and functions that version 0.1.0, or 0.2.0 before its release, pickled are now.
 _PLACES = {
     "mnvi.attention": ("mnvi.layers.attention", "mnvi.layers.shifted_windows"),
     "mnvi.blocks": ("mnvi.replicas.step",),
     "mnvi.folding": ("mnvi.inference.folding", "mnvi.inference.batch_norm_pairs"),
     "mnvi.frozen": ("mnvi.inference.frozen",),
+    "mnvi.likelihoods.gaussian": ("mnvi.likelihoods.gaussian_targets",),
     "mnvi.mean_calls": ("mnvi.conversion.mean_calls",),
     "mnvi.montecarlo": ("mnvi.methods.montecarlo", "mnvi.methods.ensemble"),
     "mnvi.objective": ("mnvi.elbo",),

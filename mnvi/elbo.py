@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.layers.base import BayesianLayer, bayesian_layers
 from mnvi.likelihoods import Likelihood, Output
+from mnvi.moments.checking import check_number
 from mnvi.values.base import RandomValue
 from mnvi.values.samples import Samples
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.moments import divergence, factored
 from mnvi.moments.affine import Affine, independent_weights, multiplicative_noise, shared_variance
+from mnvi.moments.checking import check_number
 from mnvi.moments.precision import widened
 from mnvi.values.gaussian import Gaussian
 

@@ -27,7 +27,7 @@ from pipeline.params import Cell
 from pipeline.params.reading import hyperparameters
 from pipeline.regression import cell_networks, compiling, evaluation, folds
 from pipeline.regression.predictions import judge, log_likelihood
-from pipeline.values import Count, Index, checked
+from pipeline.setting_types import Count, Index, checked
 
 Variation = dict[str, Any]
 

@@ -7,7 +7,7 @@
 """
 
 from mnvi.comparison.comparing import compare_with_sampling
-from mnvi.comparison.drawing import drawn_weights
 from mnvi.comparison.result import ComparedLayer, Comparison
+from mnvi.comparison.sampled_weights import drawn_weights
 
 __all__ = ["ComparedLayer", "Comparison", "compare_with_sampling", "drawn_weights"]

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
-from mnvi.comparison.drawing import drawn_weights
 from mnvi.comparison.observing import Observer, Seen
 from mnvi.comparison.result import ComparedLayer, Comparison
+from mnvi.comparison.sampled_weights import drawn_weights
 from mnvi.inference.optimizing import uncompiled
 from mnvi.layers.base import bayesian_layers
 from mnvi.methods.dvi import DVI
 from mnvi.moments._torch import plain_call, pytree
+from mnvi.moments.checking import check_number
 from mnvi.values.base import RandomValue
 from mnvi.values.gaussian import Gaussian
 

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mnvi.conversion.reading import calls_method, definition, with_nested
+from mnvi.conversion.function_source import calls_method, definition, with_nested
 from mnvi.moments._torch import is_compiling
 from mnvi.values.base import RandomValue
 

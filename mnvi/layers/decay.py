@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from mnvi._validation import check_number
 from mnvi.layers.base import BayesianLayer
+from mnvi.moments.checking import check_number
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ torch.Size([5])
 from mnvi.likelihoods.base import Likelihood, Output, StandardDeviations, Uncertainty, moment_matched
 from mnvi.likelihoods.bernoulli import BernoulliLikelihood
 from mnvi.likelihoods.categorical import CategoricalLikelihood
-from mnvi.likelihoods.gaussian import GaussianLikelihood
+from mnvi.likelihoods.gaussian_targets import GaussianLikelihood
 from mnvi.likelihoods.poisson import PoissonLikelihood, PoissonLogNormal
 from mnvi.likelihoods.student_t import StudentTLikelihood
 

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical
 
-from mnvi._validation import check_number
 from mnvi.likelihoods._checks import can_check_values, check_output, check_tensor
 from mnvi.likelihoods._sampling import fits, in_parts
 from mnvi.likelihoods.base import Likelihood, Output, StandardDeviations, Uncertainty
 from mnvi.moments._torch import values_can_be_read
+from mnvi.moments.checking import check_number
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian
 from mnvi.values.samples import Samples

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, StudentT
 
-from mnvi._validation import check_number
 from mnvi.likelihoods._checks import check_targets
 from mnvi.likelihoods._heads import Number, Pair, two_heads
 from mnvi.likelihoods.base import Likelihood, Output, StandardDeviations, Uncertainty, add_up
 from mnvi.moments.bounds import bounded
+from mnvi.moments.checking import check_number
 from mnvi.moments.expectations import log1p_square
 from mnvi.moments.normal import safe_sqrt
 from mnvi.moments.quadrature import column, gauss_hermite

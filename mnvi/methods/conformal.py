@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from mnvi._validation import check_number
+from mnvi.moments.checking import check_number
 
 
 class Conformal:

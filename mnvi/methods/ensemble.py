@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mnvi._validation import check_number
 from mnvi.methods.montecarlo import seeded, tensor_from
+from mnvi.moments.checking import check_number
 from mnvi.values.samples import Samples
 
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.conversion.copying import copied
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from mnvi.likelihoods._noted import note
 from mnvi.methods.last_layer import Features, features_of, with_layer
+from mnvi.moments.checking import check_number
 from mnvi.values.gaussian import Gaussian
 
 _PRECISIONS = [10 ** (k / 4) for k in range(-16, 25)]  # 1e-4 to 1e6

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.methods.active_dropout import Training, calls_dropout, dropouts
+from mnvi.moments.checking import check_number
 from mnvi.values.samples import Samples
 
 

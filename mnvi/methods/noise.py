@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.conversion.converting import convert
 from mnvi.conversion.copying import copied
 from mnvi.elbo import ELBO
@@ -20,6 +19,7 @@ from mnvi.methods._learning import maximise_elbo
 from mnvi.methods.last_layer import as_batches, name_of_last_layer
 from mnvi.methods.noise_search import NO_NOISE, Outputs, Search
 from mnvi.methods.temperature import Tempered
+from mnvi.moments.checking import check_number
 from mnvi.posteriors import MultiplicativeNoise
 
 Batches = Iterable[tuple[Tensor, Tensor]]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mnvi.layers.base import BayesianLayer
 from mnvi.likelihoods import Likelihood
-from mnvi.methods._search import TEMPERATURES, best_temperature, lowest
+from mnvi.methods._line_search import TEMPERATURES, best_temperature, lowest
 from mnvi.values.gaussian import Gaussian
 
 NO_NOISE = -20.0  # ρ; α = 2·10⁻⁹ changes nothing in float32

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.conversion.copying import copied
 from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.likelihoods._noted import note
-from mnvi.methods._search import best_temperature
+from mnvi.methods._line_search import best_temperature
 from mnvi.methods.last_layer import as_batches
 from mnvi.methods.montecarlo import seeded
+from mnvi.moments.checking import check_number
 from mnvi.values.samples import Samples
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from mnvi._validation import check_number
 from mnvi.conversion.converting import convert
 from mnvi.elbo import ELBO
 from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.likelihoods._noted import note
 from mnvi.methods._learning import in_batches, maximise_elbo
 from mnvi.methods.last_layer import features_of
+from mnvi.moments.checking import check_number
 from mnvi.posteriors import MeanField, Posterior
 
 _BATCH = 256

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.metrics._inputs import check_classification
 from mnvi.metrics.classification import wrong
+from mnvi.moments.checking import check_number
 
 
 class Reliability(NamedTuple):

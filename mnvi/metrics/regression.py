@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from mnvi._validation import check_number
 from mnvi.metrics._inputs import check_devices, check_regression, check_targets, check_tensor
+from mnvi.moments.checking import check_number
 
 
 def log_likelihood(distribution: Distribution, targets: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.metrics._inputs import check_classification
 from mnvi.metrics.classification import wrong
 from mnvi.metrics.uncertainty import entropy
+from mnvi.moments.checking import check_number
 
 
 class RejectionCurve(NamedTuple):

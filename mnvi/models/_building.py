@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
+from mnvi.moments.checking import check_number
 
 
 def check_sizes(**sizes: int) -> None:

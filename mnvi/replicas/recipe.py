@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnvi._validation import check_number
+from mnvi.moments.checking import check_number
 
 OPTIMIZERS = ("sgd", "adam", "amsgrad")
 

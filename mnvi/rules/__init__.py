@@ -23,7 +23,7 @@ from mnvi.rules import (  # noqa: F401  (importing a family fills its table)
     fourier,
     interpolation,
     joint,
-    linear,
+    known_weights,
     normalization,
     norms,
     ordering,

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.moments import positive
 from mnvi.moments._torch import is_fused, let_dynamo_dispatch
 from mnvi.moments.activations import elu as elu_moments
@@ -22,6 +21,7 @@ from mnvi.moments.activations import logistic, piecewise, rectifiers, transcende
 from mnvi.moments.activations.hardswish import hardswish as hardswish_moments
 from mnvi.moments.activations.relu import relu as relu_moments
 from mnvi.moments.activations.softsign import softsign as softsign_moments
+from mnvi.moments.checking import check_number
 from mnvi.moments.precision import widened
 from mnvi.moments.quadrature import taylor_moments
 from mnvi.rules.elementwise import elementwise

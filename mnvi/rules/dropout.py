@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.moments import dropout as moments
+from mnvi.moments.checking import check_number
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES
 from mnvi.values.gaussian import Gaussian

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.moments._torch import values_can_be_read
+from mnvi.moments.checking import check_number
 from mnvi.moments.quadrature import broadcasts, gauss_hermite, quadrature_moments, taylor_moments
 from mnvi.rules.options import current
 from mnvi.values.base import RandomValue

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.moments import joint
 from mnvi.moments.activations.relu import relu as relu_moments
+from mnvi.moments.checking import check_number
 from mnvi.moments.precision import widened
 from mnvi.rules.options import current
 from mnvi.rules.table import JOINT_RULES, every

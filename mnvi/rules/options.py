@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from types import TracebackType
 
-from mnvi._validation import check_number
 from mnvi.moments._torch import is_compiling
+from mnvi.moments.checking import check_number
 
 PAPER_RELU_FLOOR = 1e-5
 PAPER: dict[str, str | float] = {

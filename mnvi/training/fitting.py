@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnvi._validation import check_number
 from mnvi.elbo import ELBO, Objective
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from mnvi.likelihoods._noted import note
-from mnvi.training.batches import count_batches, count_examples, first_pair, labelled
+from mnvi.moments.checking import check_number
 from mnvi.training.checkpoints import load
 from mnvi.training.fitted import Fitted, Row
+from mnvi.training.loaders import count_batches, count_examples, first_pair, labelled
 from mnvi.training.loop import Loop
 from mnvi.training.predicting import device_of, dtype_of
 from mnvi.training.progress import display

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mnvi.elbo import Objective
-from mnvi.training.batches import count_batches, moved
 from mnvi.training.checkpoints import State, generator_states, restore_generators, save
 from mnvi.training.fitted import Row
+from mnvi.training.loaders import count_batches, moved
 from mnvi.training.predicting import read
 from mnvi.training.progress import Display
 from mnvi.training.scores import scores_of

@@ -12,8 +12,8 @@ from torch.distributions import Bernoulli, Categorical
 
 from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.methods.montecarlo import seeded
-from mnvi.training.batches import inputs, moved
 from mnvi.training.fitted import Fitted, likelihood_of
+from mnvi.training.loaders import inputs, moved
 from mnvi.training.prediction import Prediction, joined
 from mnvi.training.referral import Referral, most_uncertain
 from mnvi.values.gaussian import Gaussian

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
-from mnvi._validation import check_number
+from mnvi.moments.checking import check_number
 
 
 @dataclass(frozen=True)

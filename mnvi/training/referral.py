@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mnvi._validation import check_number
+from mnvi.moments.checking import check_number
 from mnvi.training.prediction import Prediction
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from mnvi import metrics
 from mnvi.likelihoods import Likelihood
-from mnvi.training.batches import labelled
 from mnvi.training.fitted import Fitted, likelihood_of
+from mnvi.training.loaders import labelled
 from mnvi.training.predicting import device_of, dtype_of, read
 from mnvi.training.prediction import Prediction
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from mnvi._validation import check_number
 from mnvi.moments._torch import pytree
+from mnvi.moments.checking import check_number
 from mnvi.moments.normal import safe_sqrt
 
 Class = TypeVar("Class", bound="type[RandomValue]")

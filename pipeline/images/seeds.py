@@ -13,8 +13,8 @@ from pipeline.console import say
 from pipeline.data.damage import KINDS, SEVERITIES, DamagedImages
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import StudyError
-from pipeline.images import foreign, objectives
 from pipeline.images import job as jobs
+from pipeline.images import objectives, other_images
 from pipeline.images.batches import Transform, in_order
 from pipeline.images.job import Job
 from pipeline.images.predictions import Predictions, milliseconds, optimised, predict
@@ -88,7 +88,7 @@ class Seed:
         net = net.to(self.device).eval()
         transform = jobs.transform(self.cell, training=False)
         test = load_images(self.cell.data, "test")
-        from_elsewhere = foreign.transform(self.cell, test.take(torch.tensor([0]))[0])
+        from_elsewhere = other_images.transform(self.cell, test.take(torch.tensor([0]))[0])
         most = self.cell.study.classification.test_examples
         rows = [torch.arange(min(most or len(images), len(images))) for images in (test, *others.values())]
         example = next(in_order(test, rows[0], transform, self.device)).images

@@ -65,7 +65,7 @@ AROUND = (
     "pipeline.storage",
     "pipeline.submission",
     "pipeline.tracking",
-    "pipeline.values",
+    "pipeline.setting_types",
 )
 BY_NAME = (
     "mnvi._moved",

@@ -29,7 +29,7 @@ from pipeline.params.settings import (
     keys,
 )
 from pipeline.registry.methods import KAPPA_OVER_N, METHODS
-from pipeline.values import EACH_ONCE, LISTED_AS_LIST, Name, Text, Texts, checked, section
+from pipeline.setting_types import EACH_ONCE, LISTED_AS_LIST, Name, Text, Texts, checked, section
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
 OPTIONAL = ("plugins", "recipes")

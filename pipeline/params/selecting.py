@@ -15,7 +15,7 @@ from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params.reading import Params, load, parse, read
 from pipeline.params.settings import ClassificationLimits, Experiment, RegressionLimits
-from pipeline.values import Names, Section, checked, section
+from pipeline.setting_types import Names, Section, checked, section
 
 STUDIES = Path("studies")
 LOCK = Path("dvc.lock")

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
 from pipeline.registry import images, networks
-from pipeline.values import (
+from pipeline.setting_types import (
     STRICT,
     Boolean,
     Column,

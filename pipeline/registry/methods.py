@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.registry import Reference, Registry, resolve
-from pipeline.values import Count, NotNegative, Number, Share, Variance
+from pipeline.setting_types import Count, NotNegative, Number, Share, Variance
 
 OTHER = "#9a9a9a"
 

@@ -82,6 +82,10 @@ def test_a_hook_of_a_folded_model_and_a_recipe_are_found() -> None:
     assert pickle.loads(b"cmnvi.recipe\nRecipe\n.") is mnvi.replicas.Recipe
 
 
+def test_a_likelihood_saved_before_its_module_was_renamed_is_found() -> None:
+    assert pickle.loads(b"cmnvi.likelihoods.gaussian\nGaussianLikelihood\n.") is mnvi.GaussianLikelihood
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [("DataParallel", "DistributedDataParallel"), ("taylor", "'taylor'"), ("quadrature", "'quadrature'")],

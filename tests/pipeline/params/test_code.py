@@ -67,7 +67,7 @@ def with_code(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["pipeline/images/loop.py", "pipeline/regression/folds.py", "mnvi/likelihoods/gaussian.py"]
+    "name", ["pipeline/images/loop.py", "pipeline/regression/folds.py", "mnvi/likelihoods/gaussian_targets.py"]
 )
 def test_comments_docstrings_and_layout_count_for_nothing(changed, name):
     def reworded(text: str) -> str:
@@ -90,7 +90,7 @@ def test_comments_docstrings_and_layout_count_for_nothing(changed, name):
         ("mnvi/metrics/calibration.py", {("classification", "evaluate")}),  # tables have no such metric
         ("mnvi/models/_lenet.py", {("classification", stage) for stage in ("tune", "train", "predict", "evaluate")}),
         ("mnvi/models/_resnet.py", set()),  # no cell here uses it
-        ("mnvi/likelihoods/gaussian.py", {("regression", stage) for stage in ("tune", "train", "evaluate")}),
+        ("mnvi/likelihoods/gaussian_targets.py", {("regression", stage) for stage in ("tune", "train", "evaluate")}),
         ("mnvi/likelihoods/poisson.py", set()),  # no cell here uses it
         ("mnvi/posteriors.py", set(EVERYTHING) - {("data", "prepare")}),
         ("pipeline/data/table_sources.py", {("data", "prepare")}),
@@ -111,7 +111,7 @@ def test_training_depends_on_no_evaluation_report_or_tracking(kind, stage):
     others = {"pipeline.report", "pipeline.tracking", "pipeline.images.evaluation", "pipeline.regression.evaluation"}
     others |= {"mnvi.inference", "mnvi.export"} | ({"mnvi.metrics"} if stage == "train" else set())
     assert not [module for module in found if module.startswith(tuple(others))]
-    likelihood = "gaussian" if kind == "regression" else "categorical"
+    likelihood = "gaussian_targets" if kind == "regression" else "categorical"
     assert {"mnvi.posteriors", f"mnvi.likelihoods.{likelihood}"} <= found.keys()
 
 

@@ -38,7 +38,7 @@ from pipeline.registry.images import IMAGES, OwnImages
 from pipeline.registry.methods import METHODS, Method
 from pipeline.registry.metrics import METRICS, Metric
 from pipeline.registry.networks import NETWORKS, Network
-from pipeline.values import Positive
+from pipeline.setting_types import Positive
 
 METHODS.add(
     Method("noisy", {"scale": Positive}, "outside.code:noisy", has_kl=False, needs={"scale": "0.1"}, label="Noisy net",

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
-from mnvi._validation import check_number
 from mnvi.likelihoods._checks import check_targets
 from mnvi.likelihoods._heads import Pair, one_head, two_heads
 from mnvi.likelihoods.base import Likelihood, Output, StandardDeviations, Uncertainty, add_up
 from mnvi.moments.bounds import bounded
+from mnvi.moments.checking import check_number
 from mnvi.values.samples import Samples
 
 _LOG_2PI = math.log(2 * math.pi)

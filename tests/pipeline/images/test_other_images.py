@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mnvi._torchvision import torchvision
-from pipeline.images.foreign import fitted
+from pipeline.images.other_images import fitted
 
 resize = torchvision.transforms.functional.resize
 
