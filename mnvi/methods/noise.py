@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,7 @@ def tune_noise(
     layers: str = "last",
     likelihood: Likelihood | None = None,
     temperature: bool = True,
+    rhos: Sequence[float] | None = None,
     learn: str = "scalar",
     kappa: float = 0.01,
     steps: int = 300,
@@ -121,6 +122,8 @@ def tune_noise(
         layers: "last", "all", or the pattern of layer names that :func:`mnvi.convert` takes.
         likelihood: :class:`mnvi.CategoricalLikelihood` by default.
         temperature: whether to choose a temperature, too.
+        rhos: the values of noise to try, such as ``(-9, -7, -6, -5)`` for noise in all layers of a deep network, where
+            each value takes a pass over the data. By default nine from -9 to 1 and, around the best, eight more.
         learn: "scalar", one number of noise by the negative log-likelihood; or "elbo", one for each unit.
         kappa: weight of the KL in the ELBO.
         steps: of Adam on the ELBO, each on one batch of the data.
@@ -138,6 +141,11 @@ def tune_noise(
     """
     if learn not in ("scalar", "elbo"):
         raise ValueError(f"tune_noise: learn={learn!r} must be 'scalar' or 'elbo'")
+    if rhos is not None:
+        for rho in rhos:
+            check_number("tune_noise: rhos", rho)
+        if len(rhos) == 0 or learn == "elbo":
+            raise ValueError(f"tune_noise: rhos={rhos!r} with learn={learn!r}; give values to try, with learn='scalar'")
     batches = as_batches("tune_noise", data)
     bayesian = _noisy(net, layers, batches[0][0]).eval()
     noisy = {name: layer for name, layer in bayesian.named_modules() if isinstance(layer, BayesianLayer)}
@@ -145,7 +153,7 @@ def tune_noise(
     if likelihood is None:
         likelihood = CategoricalLikelihood(generator=torch.Generator(y.device))
     outputs = Outputs(bayesian, list(noisy.values()), [inputs for inputs, _ in batches])
-    search = Search(outputs, likelihood, y, seed, temperature)
+    search = Search(outputs, likelihood, y, seed, temperature, rhos)
 
     plain, before = outputs(NO_NOISE).mean, search.nll(NO_NOISE, 1.0)
     tempered, plain_temperature = search.best_temperature(NO_NOISE)

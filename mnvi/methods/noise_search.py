@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,13 +67,22 @@ class Outputs:
 
 
 class Search:
-    """Minimises the negative log-likelihood over noise and temperature: a coarse grid, then golden sections."""
+    """Minimises the negative log-likelihood over noise and temperature: a coarse grid, then golden sections.
+
+    With ``rhos`` these values of the noise are tried and no others.
+    """
 
     def __init__(
-        self, outputs: Callable[[float], Gaussian], likelihood: Likelihood, y: Tensor, seed: int, with_temperature: bool
+        self,
+        outputs: Callable[[float], Gaussian],
+        likelihood: Likelihood,
+        y: Tensor,
+        seed: int,
+        with_temperature: bool,
+        rhos: Sequence[float] | None = None,
     ) -> None:
         self.outputs, self.likelihood, self.y, self.seed = outputs, likelihood, y, seed
-        self.with_temperature = with_temperature
+        self.with_temperature, self.rhos = with_temperature, rhos
 
     def predictive(self, rho: float, temperature: float) -> Any:
         generator = getattr(self.likelihood, "generator", None)
@@ -93,6 +102,10 @@ class Search:
 
     def best(self) -> tuple[float, float, float]:
         """NLL, rho and temperature."""
+        if self.rhos is not None:
+            chosen = [(*self.best_temperature(rho), rho) for rho in self.rhos]
+            nll, temperature, rho = min(chosen)
+            return nll, rho, temperature
         temperatures = TEMPERATURES if self.with_temperature else (1.0,)
         coarse = {rho: min((self.nll(rho, t), t) for t in temperatures) for rho in _RHOS}
         place = min(range(len(_RHOS)), key=lambda i: coarse[_RHOS[i]])

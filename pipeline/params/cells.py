@@ -195,6 +195,7 @@ class Cell:
         }
         for key in (
             "arguments",
+            "weights",
             "images_per_worker",
             "warmup",
             "sync_batch_norm",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -11,6 +12,7 @@ from pipeline.params.settings import Dataset, Experiment, Place, Study
 from pipeline.registry import networks
 from pipeline.registry.images import IMAGES
 from pipeline.registry.methods import METHODS
+from pipeline.registry.pretrained import PRETRAINED
 
 
 def check_dataset(dataset: Dataset) -> None:
@@ -84,6 +86,23 @@ def _check_network(path: str, experiment: Experiment) -> None:
     if experiment.stem is not None and "stem" not in network.needs:
         takers = " or ".join(name for name, one in networks.NETWORKS.items() if "stem" in one.needs)
         raise StudyError(f"{path}.stem: {experiment.stem!r} is for {takers}, not {experiment.network}; leave it out")
+    if experiment.weights is not None:
+        _check_weights(f"{path}.weights", experiment.weights, experiment.network)
+
+
+def _check_weights(path: str, weights: str, network: str) -> None:
+    if weights in PRETRAINED:
+        if PRETRAINED[weights].network != network:
+            raise StudyError(f"{path}: {weights!r} is for {PRETRAINED[weights].network}, not {network}; leave it out")
+    elif Path(weights).suffix in (".pt", ".pth"):
+        if not Path(weights).is_file():
+            raise StudyError(f"{path}: there is no file {weights}; correct the path")
+    elif not networks.is_torchvisions(network):
+        fitting = [name for name, one in PRETRAINED.items() if one.network == network]
+        raise StudyError(
+            f"{path}: {weights!r} are no weights for {network}; write "
+            f"{' or '.join([*fitting, 'a file of torch.save that ends in .pt or .pth'])}"
+        )
 
 
 def _check_data(path: str, experiment: Experiment, datasets: dict[str, Dataset]) -> None:

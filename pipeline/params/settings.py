@@ -236,6 +236,8 @@ class Experiment:
     sync_batch_norm: Annotated[Boolean, Of("classification")] = False  # over the images of all workers
     methods: dict[Text, Method] = field(default_factory=dict)
     arguments: Section = field(default_factory=dict)  # of the network
+    # to start from: a name of registry/pretrained.py, a file, or a name of torchvision's, such as DEFAULT
+    weights: Annotated[Text | None, Of("classification")] = None
 
     def shortened(self, epochs: int | None) -> Experiment:
         """The same schedule in fewer epochs: milestones and κ steps come proportionally earlier."""

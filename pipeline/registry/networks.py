@@ -2,7 +2,8 @@
 
 The function receives whichever of these arguments its signature names. For images: `num_classes`, `in_channels`
 and `dropout`. For tables: `in_features`, `hidden`, `out_features` and `dropout`. For both: the keys of the experiment
-that its entry lists in `needs`. It also gets the experiment's `arguments`, which take precedence.
+that its entry lists in `needs`. It also gets the experiment's `arguments`, which take precedence. Functions of
+`torchvision.models` get `num_classes`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ NETWORKS = Registry(
             label="ResNet18",
         ),
         Network("resnet20", ("classification",), "mnvi.models:resnet20", label="ResNet20"),
+        Network(
+            "efficientnet_lite0", ("classification",), "mnvi.models:efficientnet_lite0", label="EfficientNet-lite0"
+        ),
     ),
 )
 
@@ -78,12 +82,23 @@ def arguments(experiment: Any, dropout: float, **shapes: int) -> dict[str, Any]:
         shapes = {**shapes, "hidden": experiment.hidden, "out_features": HEADS}
     needed = {key: getattr(experiment, key) for key in network.needs}
     offered = {**shapes, "dropout": dropout, **needed}
-    return {**fitting(resolve(network.build), offered), **experiment.arguments}
+    # torchvision's functions take the number of classes without naming it
+    unnamed = {"num_classes": shapes["num_classes"]} if is_torchvisions(experiment.network) else {}
+    return {**fitting(resolve(network.build), offered), **unnamed, **experiment.arguments}
 
 
 def build(experiment: Any, dropout: float, **shapes: int) -> Any:
-    """The deterministic network of an experiment; see `arguments`."""
-    return resolve(find(experiment.network).build)(**arguments(experiment, dropout, **shapes))
+    """The deterministic network of an experiment, see `arguments`, with its `weights` if it names any."""
+    net = resolve(find(experiment.network).build)(**arguments(experiment, dropout, **shapes))
+    if experiment.weights is not None:
+        from pipeline.data import starting_weights  # here: it imports torch
+
+        starting_weights.load(net, experiment.weights, experiment.network)
+    return net
+
+
+def is_torchvisions(name: str) -> bool:
+    return name.startswith("torchvision.models:")
 
 
 def label(name: str) -> str:

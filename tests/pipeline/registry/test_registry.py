@@ -53,7 +53,7 @@ def test_what_is_only_shown_is_not_part_of_an_entrys_essence(entry, shown, count
 
 
 def test_a_network_gets_what_it_needs_of_the_experiment() -> None:
-    experiment = SimpleNamespace(network="resnet18", stem="cifar", hidden=None, arguments={})
+    experiment = SimpleNamespace(network="resnet18", stem="cifar", hidden=None, arguments={}, weights=None)
     found = networks.arguments(experiment, 0.1, num_classes=7, in_channels=3)
     assert found == {"num_classes": 7, "stem": "cifar", "in_channels": 3, "dropout": 0.1}
     assert networks.build(experiment, 0.0, num_classes=7, in_channels=3)(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
