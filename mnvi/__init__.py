@@ -31,7 +31,7 @@ from mnvi.likelihoods import (
 from mnvi.methods import DVI, Ensemble, MonteCarlo, mc_dropout, tune_noise
 from mnvi.posteriors import EmpiricalBayes, MeanField, MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 from mnvi.rules import rule
-from mnvi.rules.dependence import DependenceWarning
+from mnvi.rules.dependence_warning import DependenceWarning
 from mnvi.rules.elementwise import elementwise
 from mnvi.rules.options import options
 from mnvi.rules.table import NoRuleError

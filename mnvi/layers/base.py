@@ -10,7 +10,9 @@ from mnvi.moments import position_weights
 from mnvi.moments.affine import Affine
 from mnvi.moments.precision import autocasts
 from mnvi.posteriors import Posterior
+from mnvi.rules.copies import check_sum
 from mnvi.rules.options import current
+from mnvi.rules.sums import window_dims
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian
 
@@ -99,11 +101,19 @@ class BayesianLayer(nn.Module):
 
     def forward(self, input: Any, *settings: Any) -> Any:
         affine, x = self.prepared(input, *settings)
+        self._check_copies(affine, x)
         mean, var = (x.mean, x.var) if isinstance(x, Gaussian) else (x, None)
         out = self.posterior.output(self, affine, mean, var)
         if current().spatial == "independent" or not isinstance(out, Gaussian):
             return out
         return self._with_shared(out, affine, x)
+
+    def _check_copies(self, affine: Affine, x: Tensor | Gaussian) -> None:
+        """Warn if the layer adds copies of one random entry."""
+        if isinstance(x, Gaussian) and x.origin is not None and x.origin.copied:
+            at_once = affine.stride is not None and not affine.transposed
+            dims = window_dims(self.weight) if at_once else (affine.channel_dim,)
+            check_sum(type(self).__name__, x, dims, affine.groups)
 
     def _with_shared(self, out: Gaussian, affine: Affine, x: Tensor | Gaussian) -> Gaussian:
         """The output with the covariance between its positions, which share the layer's weights."""

@@ -142,7 +142,7 @@ def einsum(equation: Any, *operands: Any) -> Gaussian:
     random = [id(x) for x in operands if isinstance(x, Gaussian)]
     if len(set(random)) < len(random):
         raise TypeError("einsum: two operands are the same Gaussian, which is not independent of itself")
-    terms, result = _parse(equation, operands)
+    terms, result = parsed(equation, operands)
     if len(operands) > 2:
         return _several(terms, result, operands)
     if len(operands) == 1:
@@ -181,7 +181,7 @@ def _several(terms: list[str], result: str, operands: tuple) -> Gaussian:
     return Gaussian.trusted(expectation, var)
 
 
-def _parse(equation: str, operands: tuple) -> tuple[list[str], str]:
+def parsed(equation: str, operands: tuple) -> tuple[list[str], str]:
     """Indices of the operands and of the result, which default to einsum's convention; each dimension under an ellipsis
     gets a letter."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")

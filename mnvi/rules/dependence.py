@@ -4,13 +4,12 @@ The rules take different operands for independent. Around every rule, :func:`fol
 of a single value, entry by entry. If two operands have a common source, each entry of the result is either a function
 of one entry of it, ``x * torch.sigmoid(x)``, or of two entries, which are independent as all entries are.
 :mod:`mnvi.rules.composites` has the moments of the former; the rule itself is right for the latter.
+:mod:`mnvi.rules.copies` looks for sums over copies of one entry, :mod:`mnvi.rules.own_means` after ``x - x.mean()``.
 """
 
 from __future__ import annotations
 
-import inspect
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +18,16 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_compiling
 from mnvi.rules.composites import composite
+from mnvi.rules.copies import check_sum, note_joined
+from mnvi.rules.dependence_warning import warn_about_operands
 from mnvi.rules.entries import same_entries, some_entries, transposed_entries
 from mnvi.rules.gradients import refuse_cut_gradient
 from mnvi.rules.options import current
+from mnvi.rules.own_means import note_average, with_own_mean
 from mnvi.rules.positions import of_a_function
 from mnvi.rules.recognition import slope_and_offset
 from mnvi.rules.steps import KNOWN, Known, Path, Step, known_as, step
+from mnvi.rules.sums import added_by
 from mnvi.rules.table import RULES
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.origin import Origin, common_ancestor, continued, origin_of
@@ -41,48 +44,36 @@ _NOT_COMBINED = (
     Tensor.to,
     operator.setitem,
 )
+_JOIN = (torch.cat, torch.concat, torch.concatenate, torch.stack, torch.hstack, torch.vstack)
 _MATRIX_PRODUCTS = (torch.matmul, torch.mm, torch.bmm, Tensor.matmul, Tensor.mm, Tensor.bmm, operator.matmul)
-
-
-class DependenceWarning(UserWarning):
-    """Two operands come from one value, and the rule takes them for independent; the message names the line.
-
-    Example:
-        >>> import torch, mnvi, warnings
-        >>> x = mnvi.Gaussian(torch.zeros(3, 3), torch.ones(3, 3))
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     y = torch.matmul(x, torch.relu(x))
-        >>> caught[0].category.__name__
-        'DependenceWarning'
-    """
 
 
 def follow(function: Callable, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Apply a rule, taking into account and noting where values come from."""
     operands = [value for value in (*args, *kwargs.values()) if isinstance(value, Gaussian)]
-    if not is_compiling() and not torch.is_grad_enabled():
-        refuse_cut_gradient(operands)
-    if len(operands) == 1:
-        result = handler(*args, **kwargs)
-        known = known_as(function)
+    if not is_compiling():
+        if not torch.is_grad_enabled():
+            refuse_cut_gradient(operands)
+        for name, value, dims, groups in added_by(function, args, kwargs):
+            check_sum(name, value, dims, groups)
+    if operands and all([value is operands[0] for value in operands]):  # rules recognise an operand that occurs twice
+        result, known = handler(*args, **kwargs), known_as(function)
         if known is not None:
             _note(result, operands[0], known, args, kwargs)
+        else:
+            note_average(result, operands[0], function, args, kwargs)
         return result
-    source = _source(operands)
+    if function in _JOIN:
+        result = handler(*args, **kwargs)
+        note_joined(result, function, args, kwargs)
+        return result
+    source, known = common_ancestor(operands) if operands else None, known_as(function)
     if source is None or function in _NOT_COMBINED:
-        return handler(*args, **kwargs)
-    known = known_as(function)
+        result = handler(*args, **kwargs)
+        return result if known is None else with_own_mean(result, known, args, kwargs)
     if known is not None:
         return _elementwise(source, known, handler, args, kwargs)
     return _contracted(source, operands, function, handler, args, kwargs)
-
-
-def _source(operands: list[Gaussian]) -> Origin | None:
-    """The common source of different operands; rules recognise an operand that occurs twice by themselves."""
-    if not operands or all(value is operands[0] for value in operands):
-        return None
-    return common_ancestor(operands)
 
 
 def _elementwise(source: Origin, known: Known, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -95,7 +86,7 @@ def _elementwise(source: Origin, known: Known, handler: Callable, args: tuple, k
     if moments is None and source.parent is not None:  # the source is gone; perhaps what it was made of is not
         return _elementwise(source.parent, known, handler, args, kwargs)
     if same is None or moments is None:
-        _warn(known.plain)
+        warn_about_operands(known.plain)
         return handler(*args, **kwargs)
     dependent = composite(made, *moments)
     if same is True:
@@ -135,7 +126,7 @@ def _contracted(
         where = torch.eye(result.shape[-1], dtype=torch.bool, device=result.device)
         mean, var = torch.where(where, diagonal.mean, result.mean), torch.where(where, diagonal.var, result.var)
         return Gaussian.trusted(mean, var)
-    _warn(getattr(function, "__name__", str(function)))
+    warn_about_operands(getattr(function, "__name__", str(function)))
     return result
 
 
@@ -150,28 +141,6 @@ def _note(result: Any, operand: Gaussian, known: Known, args: tuple, kwargs: dic
         source = origin_of(operand)
         for piece, value in enumerate(result):
             continued(value, source, step(known, args, kwargs, source, piece), operand)
-
-
-def _warn(name: str) -> None:
-    """Warn once for each line of the user's code; not while compiling, since an eager run has warned before."""
-    if is_compiling():
-        return
-    frame = inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(("mnvi.", "torch.")):
-        frame = frame.f_back
-    message = (
-        f"{name}: its operands are functions of the same random value, but they count as independent, so the variance "
-        "is wrong; if entries only meet themselves, put the function into mnvi.elementwise"
-    )
-    if frame is None:
-        warnings.warn(message, DependenceWarning, stacklevel=2)
-        return
-    place = frame.f_code.co_filename, frame.f_lineno
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(
-        f"{message} ({place[0]}, line {place[1]}, in {frame.f_code.co_name})", DependenceWarning, *place,
-        module=frame.f_globals.get("__name__"), registry=registry,
-    )  # fmt: skip
 
 
 RULES.follow = follow

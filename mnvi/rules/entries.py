@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments._torch import is_compiling, outside_of_traces, values_can_be_read
-from mnvi.rules.steps import Path, Step
+from mnvi.rules.steps import Path, Step, tensors_in
 
 _MOST = 256  # remembered answers
 _ANSWERS: dict[tuple | None, Any] = {}
@@ -153,7 +153,7 @@ def _asked(question: Callable[[list[Tensor]], Any], shape: torch.Size, paths: li
     key = _key(question, shape, paths)
     if key in _ANSWERS:
         return _ANSWERS[key]
-    if not all(_can_be_read(path) for path in paths):
+    if not all(can_be_read(path) for path in paths):
         return None
     with outside_of_traces(), torch.no_grad():
         answer = question(_entries(shape, paths))
@@ -172,29 +172,31 @@ def _entries(shape: torch.Size, paths: list[Path]) -> list[Tensor]:
 
 def _key(question: Callable, shape: torch.Size, paths: list[Path]) -> tuple | None:
     """Equal for questions with the same answer; None if tensors have a say in it."""
-    names = [_name(path) for path in paths]
+    names = [name_of_path(path) for path in paths]
     return None if None in names else (question, shape, *names)
 
 
-def _name(what: Path | Step) -> str | None:
+def name_of_path(what: Path | Step) -> str | None:
+    """Equal for paths that move entries alike; None if tensors have a say in it."""
     if isinstance(what, Path):
-        names = [_name(step) for step in what.steps]
+        names = [name_of_path(step) for step in what.steps]
         return None if None in names else "/".join(map(str, names))
     parts: list[str | None] = []
     for value in (*what.args, *what.kwargs.values()):
-        if isinstance(value, Tensor):
+        if tensors_in(value):
             if what.known.moves:
                 return None
-            parts.append(f"tensor{tuple(value.shape)}")
+            parts.append(f"tensor{[tuple(tensor.shape) for tensor in tensors_in(value)]}")
         else:
-            parts.append(_name(value) if isinstance(value, Path) else repr(value))
+            parts.append(name_of_path(value) if isinstance(value, Path) else repr(value))
     return None if None in parts else f"{what.known.plain}({', '.join(map(str, parts))})[{what.piece}]"
 
 
-def _can_be_read(path: Path) -> bool:
+def can_be_read(path: Path) -> bool:
+    """Whether the values of all tensors that move entries can be read."""
     for step in path.steps:
-        if step.known.moves and not all(values_can_be_read(t) for t in step.args if isinstance(t, Tensor)):
+        if step.known.moves and not all(values_can_be_read(t) for t in tensors_in((*step.args, *step.kwargs.values()))):
             return False
-        if not all(_can_be_read(inner) for inner in step.paths):
+        if not all(can_be_read(inner) for inner in step.paths):
             return False
     return True

@@ -12,7 +12,7 @@ from mnvi.moments.precision import full_precision, widened
 from mnvi.rules.table import RULES
 from mnvi.values.gaussian import Gaussian
 
-_CONVOLUTIONS = (
+CONVOLUTIONS = (
     torch.conv1d, torch.conv2d, torch.conv3d,
     torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,
 )  # fmt: skip
@@ -34,5 +34,5 @@ def _linear_map(function: Callable) -> Callable:
     return answer
 
 
-for _function in (F.linear, *_CONVOLUTIONS):
+for _function in (F.linear, *CONVOLUTIONS):
     RULES.rule(_function)(_linear_map(_function))

@@ -32,6 +32,10 @@ _MOVES = """
     diagonal pixel_shuffle pixel_unshuffle channel_shuffle contiguous clone detach cpu cuda ravel fliplr flipud take
     to type float double half bfloat16 chunk split tensor_split unbind hsplit vsplit
 """
+_COPYING = {
+    "expand", "broadcast_to", "repeat", "repeat_interleave", "tile", "index_select", "gather", "take_along_dim", "take",
+    "unfold",
+}  # fmt: skip
 _STILL = {"cpu", "cuda", "to", "type", "float", "double", "half", "bfloat16", "contiguous", "clone", "detach"}
 _AFFINE = {"add", "sub", "subtract", "rsub", "neg", "negative", "lerp"}
 _PRODUCTS = {"mul", "multiply", "div", "divide", "true_divide", "addcmul"}  # affine if one operand is random
@@ -121,8 +125,8 @@ class Step:
         if self.known.moves:
             if self.known.plain in _STILL:
                 return indices
-            for value in self._values():
-                indices = indices.to(value.device) if isinstance(value, Tensor) else indices
+            for tensor in tensors_in(self._values()):
+                indices = indices.to(tensor.device)
             moved = self._call(lambda path: path.indices(indices))
             result: Tensor = moved if self.piece is None else moved[self.piece]
             return result
@@ -135,6 +139,15 @@ class Step:
         """Whether an entry may end up in another place, or in several."""
         own = self.spreads or (self.known.moves and self.known.plain not in _STILL)
         return own or any(path.moves for path in self.paths)
+
+    @property
+    def copies(self) -> bool:
+        """Whether an entry may end up in several places."""
+        if self.spreads or self.known.plain in _COPYING:
+            return True
+        if self.known.plain == "getitem" and not _picks_each_once(self.args[1]):
+            return True
+        return any(step.copies for path in self.paths for step in path.steps)
 
     @property
     def paths(self) -> list[Path]:
@@ -188,6 +201,22 @@ def known_as(function: Callable) -> Known | None:
     if function is Tensor.__rsub__:  # Dynamo misses it as a key of a dictionary
         return _REFLECTED
     return KNOWN.get(function)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors among arguments, which may be nested in lists and tuples."""
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def _picks_each_once(index: Any) -> bool:
+    """Whether an index, made of slices, numbers and masks, cannot pick an entry twice."""
+    if isinstance(index, Tensor):
+        return index.dtype in (torch.bool, torch.uint8) or index.dim() == 0
+    if isinstance(index, tuple):
+        return all(_picks_each_once(part) for part in index)
+    return index is None or index is Ellipsis or isinstance(index, int | slice)
 
 
 def _inplace_at(function: Callable) -> int:

@@ -24,9 +24,9 @@ class Gaussian(RandomValue):
     It answers torch's own functions: ``torch.relu(x)``, ``nn.BatchNorm2d(8)(x)``, ``x + y``, ``x.flatten(1)`` return
     the ``Gaussian`` with the (approximate) mean and variance of the result. The rules treat different ``Gaussian``
     objects, and all entries of one, as independent. They recognise values that come from one another by elementwise
-    functions and rearrangements, as in ``x * torch.sigmoid(x)`` or ``x + x.T``, but not that the copies that ``expand``
-    and ``repeat`` make are the same entry. A function without a rule raises :class:`mnvi.NoRuleError` instead of
-    dropping the variance; :func:`mnvi.rule` adds one.
+    functions and rearrangements, as in ``x * torch.sigmoid(x)`` or ``x + x.T``. A sum over copies of one entry, which
+    ``expand`` and ``repeat`` make, warns (:class:`mnvi.DependenceWarning`). A function without a rule raises
+    :class:`mnvi.NoRuleError` instead of dropping the variance; :func:`mnvi.rule` adds one.
 
     Operations in place act as on a tensor: ``x[0].add_(1)`` and ``x[0] = 1`` change ``x`` and its other views.
 

@@ -38,6 +38,11 @@ class Origin:
         step: how the value follows from its parent's; it has a method ``indices``, which moves the numbers of entries.
         view: whether the value shares memory with its parent's.
 
+    Attributes:
+        copied: whether several entries of the value may be functions of one entry of the first link's value.
+        joined: for a first link that puts parts of other chains side by side, what :mod:`mnvi.rules.copies` knows.
+        average: for a first link that is a sum or mean of another value, what :mod:`mnvi.rules.own_means` knows.
+
     Example:
         >>> import torch, mnvi
         >>> x = mnvi.Gaussian(torch.zeros(2), torch.ones(2))
@@ -52,8 +57,11 @@ class Origin:
         "_owner",
         "_shared",
         "_var",
+        "average",
+        "copied",
         "depth",
         "family",
+        "joined",
         "parent",
         "shape",
         "source",
@@ -67,6 +75,9 @@ class Origin:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.views: list[ref[Gaussian]] = parent.views if view and parent is not None else []
         self.source: Gaussian | None = None
+        self.copied: bool = parent is not None and (parent.copied or (not is_compiling() and step.copies))
+        self.joined: Any = None
+        self.average: Any = None
         self._held: tuple[Tensor, Tensor] | None = None
         self._shared: Tensor | None = None
         self._mean: ref[Tensor] | None = None
@@ -100,6 +111,14 @@ class Origin:
     def value(self) -> Gaussian | None:
         """A value with these moments and their covariance, unless it is gone."""
         return self.owner() if self._held is None else Gaussian.trusted(*self._held, self._shared)
+
+    @property
+    def root(self) -> Origin:
+        """The first link of the chain."""
+        link = self
+        while link.parent is not None:
+            link = link.parent
+        return link
 
     @property
     def is_current(self) -> bool:
@@ -193,13 +212,19 @@ def common_ancestor(values: list[Gaussian]) -> Origin | None:
             return None
     link = first
     for value in values[1:]:
-        other = value.origin
-        while other is not link:
-            if other.depth >= link.depth:
-                other = other.parent
-            else:
-                link = link.parent
+        link = nearest(value.origin, link)
     return link
+
+
+def nearest(a: Any, b: Any) -> Origin:
+    """The nearest common link of two chains of one family."""
+    while a is not b:
+        if a.depth >= b.depth:
+            a = a.parent
+        else:
+            b = b.parent
+    common: Origin = a
+    return common
 
 
 def _write_to_sources(link: Origin, value: Gaussian) -> None:

@@ -54,6 +54,7 @@ SEVERAL: dict[str, Callable[[Any], Any]] = {
     "halves": lambda x: x.chunk(2)[0] * x.chunk(2)[1].sigmoid(),
     "scaled by tensors": lambda x: (x * torch.arange(4.0)) * torch.sigmoid(x + torch.arange(4.0)[:, None]),
     "spread by a tensor": lambda x: (x[:, None] * torch.ones(2, 1)) * torch.sigmoid(x[:, None]),
+    "function of a product with itself": lambda x: torch.sigmoid(x) * (x * x),
     "two functions": lambda x: torch.sigmoid(x) * torch.tanh(x),
     "entropy-like": lambda x: torch.sigmoid(x) * (1 - torch.sigmoid(x)),
     "addcmul": lambda x: torch.addcmul(x, 2 * x, torch.sigmoid(x)),
