@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnvi.moments._torch import NATIVE_FUNCTIONS
 from mnvi.rules.contractions import parsed
-from mnvi.rules.linear import CONVOLUTIONS
+from mnvi.rules.known_weights import CONVOLUTIONS
 from mnvi.rules.table import every
 
 Added = tuple[str, Any, Iterable[int], int]  # name of the function, the value, dimensions, groups
