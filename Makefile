@@ -1,7 +1,7 @@
 # The interpreter that .venv is made from: make PYTHON=python3.12 setup
 PYTHON ?= python3
-# Worker processes for pytest; each runs torch on one thread.
-WORKERS ?= 2
+# Worker processes for pytest; each runs torch on one thread. Three keep two cores busy: tests of Ray and of servers wait.
+WORKERS ?= 3
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -11,7 +11,8 @@ PATHS := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 # All stages of one command share a Ray.
 REPRO := $(PATHS) $(RUN) -m pipeline.shared_ray $(RUN) -m dvc repro
 BANDIT := $(RUN) -m bandit --quiet --configfile pyproject.toml --recursive mnvi pipeline tools benchmarks
-ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Some images forbid Python to keep bytecode. Then every process that a test starts would compile the project anew.
+TESTING := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # The tests of a file share a cluster or a study that takes long to make, so they stay on one worker.
 # tests/conftest.py puts files with slow tests first; xdist's own order would begin with the files that have the most
 # tests.
@@ -26,13 +27,13 @@ help:  ## list the targets
 setup: $(INSTALLED)  ## create .venv and install the locked versions
 
 test: lint  ## lint, type check and run every test except those of soak
-	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) --durations=25 --durations-min=10
+	$(TESTING) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) --durations=25 --durations-min=10
 
 fast: setup  ## run the tests that are not marked slow
-	$(ONE_THREAD) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) -m "not slow and not soak"
+	$(TESTING) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) -m "not slow and not soak"
 
 soak: setup  ## run the tests that take minutes each: lost nodes, stages stopped in every way, containers, faults
-	$(ONE_THREAD) $(RUN) -m pytest -m soak --durations=0 --durations-min=10
+	$(TESTING) $(RUN) -m pytest -m soak --durations=0 --durations-min=10
 
 lint: setup  ## ruff, mypy and bandit
 	$(RUN) -m ruff check

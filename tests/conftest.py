@@ -25,6 +25,8 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(KEPT / "inductor"))
 
 # By default Ray Train looks at its workers every two seconds, and the end of each training waits for that.
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+# By default Ray's workers have a niceness of 15: the other tests would keep the CPUs from them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A shell makes background processes ignore Ctrl-C, and their children inherit that; tests interrupt their processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

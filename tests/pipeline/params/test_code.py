@@ -28,36 +28,45 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def changed(project: Path) -> Callable[[str, Callable[[str], str]], set[tuple[str, str]]]:
-    """Which stages a change of one file concerns."""
+def digests(project: Path) -> dict[tuple[str, str], str]:
+    """What a process that starts there finds."""
+    ask = (
+        "from pipeline import params\n"
+        "from pipeline.params import code\n"
+        f"study, names = params.load({str(ROOT / 'params.yaml')!r}), {CELLS}\n"
+        "stages = [(kind, stage) for kind in names for stage in code.ENTRIES[kind]]\n"
+        "found = {(kind, stage): study.cell(names[kind]).code(stage) for kind, stage in stages}\n"
+        "print({**found, ('data', 'prepare'): code.of('data', 'prepare')})"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ask], cwd=project, env=environment, capture_output=True, text=True, check=True
+    )
+    found: dict[tuple[str, str], str] = eval(done.stdout)
+    return found
 
-    def digests() -> dict[tuple[str, str], str]:
-        ask = (
-            "from pipeline import params\n"
-            "from pipeline.params import code\n"
-            f"study, names = params.load({str(ROOT / 'params.yaml')!r}), {CELLS}\n"
-            "stages = [(kind, stage) for kind in names for stage in code.ENTRIES[kind]]\n"
-            "found = {(kind, stage): study.cell(names[kind]).code(stage) for kind, stage in stages}\n"
-            "print({**found, ('data', 'prepare'): code.of('data', 'prepare')})"
-        )
-        environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", ask], cwd=project, env=environment, capture_output=True, text=True, check=True
-        )
-        found: dict[tuple[str, str], str] = eval(done.stdout)
-        return found
+
+@pytest.fixture(scope="module")
+def unchanged(project: Path) -> dict[tuple[str, str], str]:
+    return digests(project)
+
+
+@pytest.fixture
+def changed(
+    project: Path, unchanged: dict[tuple[str, str], str]
+) -> Callable[[str, Callable[[str], str]], set[tuple[str, str]]]:
+    """Which stages a change of one file concerns."""
 
     def which(name: str, change: Callable[[str], str]) -> set[tuple[str, str]]:
         path = project / name
-        before, text = digests(), path.read_text()
+        text = path.read_text()
         path.write_text(change(text))
         try:
-            after = digests()
+            after = digests(project)
         finally:
             path.write_text(text)
-        assert before.keys() == after.keys() == set(EVERYTHING)
-        return {stage for stage in before if before[stage] != after[stage]}
+        assert unchanged.keys() == after.keys() == set(EVERYTHING)
+        return {stage for stage in unchanged if unchanged[stage] != after[stage]}
 
     return which
 
