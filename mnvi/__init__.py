@@ -103,6 +103,10 @@ __all__ = [
 _moved.let_old_files_load()
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), "sklearn"])
+
+
 def __getattr__(name: str) -> Any:
     if name == "sklearn":  # imported when it is used: scikit-learn is optional, and slow to import
         return import_module("mnvi.sklearn")

@@ -205,15 +205,8 @@ class BayesianClassifier(ClassifierMixin, _BayesianNetwork):
     probabilities are :math:`E[\mathrm{softmax}(h)]`. Inputs are standardised inside.
 
     Args:
-        hidden: units of the hidden layer, or a sequence with the units of each.
-        epochs: passes over the data.
-        learning_rate: of Adam at the start; it falls to 0 along half a cosine.
-        kappa: weight of the KL.
-        prior_variance: of the weights.
-        init_rho: noise at the start, :math:`\alpha = \log(1 + e^\rho)`.
-        batch_size: None for a sixteenth of the data, between 32 and 256.
-        random_state: seed of initial weights and order of the data, or a generator of numpy's.
-        device: where to train; predictions are made on the CPU.
+        hidden, epochs, learning_rate, kappa, prior_variance, init_rho, batch_size, random_state, device: as in
+            :class:`BayesianRegressor`.
 
     Attributes:
         classes_: the classes, in the order of ``predict_proba``.

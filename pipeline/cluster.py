@@ -5,7 +5,7 @@ installed; the token comes from ``RAY_AUTH_TOKEN``, ``RAY_AUTH_TOKEN_PATH`` or `
 ``RAY_ADDRESS`` every stage starts a private Ray, which listens on the loopback interface only, has its own token and
 ends with the stage; the stages of one ``make study`` share one (:mod:`pipeline.shared_ray`). A stage never joins a Ray
 that an earlier, killed stage left behind. ``MNVI_VERBOSE=1`` shows what Ray and its workers print, and keeps the logs
-of a private Ray.
+of a private Ray, shared or not.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def configure() -> None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 
+def verbose() -> bool:
+    """Whether ``MNVI_VERBOSE`` is set."""
+    return os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
+
+
 @contextmanager
 def connected() -> Iterator[None]:
     """Connects to Ray while the block runs; a nested block shares the outer connection."""
@@ -57,18 +62,17 @@ def connected() -> Iterator[None]:
         yield
         return
     address, on_termination = os.environ.get("RAY_ADDRESS"), signal.getsignal(signal.SIGTERM)
-    verbose = os.environ.get("MNVI_VERBOSE", "0") not in ("", "0")
     settings: dict[str, Any] = {
         "namespace": abandoned.namespace(),
-        "log_to_driver": verbose,
-        "logging_level": "INFO" if verbose else "ERROR",
+        "log_to_driver": verbose(),
+        "logging_level": "INFO" if verbose() else "ERROR",
     }
     if not address:
         shared = os.environ.get(shared_ray.VARIABLE)
         if shared and Path(shared).is_dir():
             own = shared_ray.joined(Path(shared), **settings)
         else:
-            own = private_ray.started(keep_logs=verbose, num_cpus=own_cpus(), **settings)
+            own = private_ray.started(keep_logs=verbose(), num_cpus=own_cpus(), **settings)
         with own, abandoned.removed():
             _keep_handler(on_termination)
             yield

@@ -98,7 +98,8 @@ def serve(folder: Path) -> None:
     owner = int(os.environ[_OWNER])
     cluster.configure()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    with private_ray.started(keep_logs=False, num_cpus=cluster.own_cpus(), log_to_driver=False, logging_level="ERROR"):
+    settings = {"num_cpus": cluster.own_cpus(), "log_to_driver": False, "logging_level": "ERROR"}
+    with private_ray.started(keep_logs=cluster.verbose(), **settings):
         import ray
 
         here = {

@@ -51,6 +51,17 @@ def same_start_for_every_test() -> Iterator[None]:
         torch.compiler.reset()
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of a bucket in S3, on this machine, for tests of the study."""
+    from s3_server import s3_server
+
+    with s3_server() as (address, environment), pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield address
+
+
 @pytest.fixture(scope="session")
 def new_store() -> Path:
     """An empty MLflow store to copy: making its tables takes seconds."""

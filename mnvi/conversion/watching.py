@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from mnvi.layers.base import BayesianLayer
-from mnvi.moments._torch import in_torch_func, is_compiling
+from mnvi.moments._torch import is_compiling, is_traced
 
 _KNOWN = ("torch.nn.", "mnvi.")  # modules here call their layers
 _QUESTIONS = {"__get__", "__repr__", "__len__", "size", "dim", "numel", "stride", "is_floating_point", "is_complex"}
@@ -62,7 +62,7 @@ _WATCHES: WeakKeyDictionary[nn.Module, _Watch] = WeakKeyDictionary()
 
 
 def _begin(module: nn.Module, args: Any) -> None:
-    if is_compiling() or in_torch_func() or module in _WATCHES:
+    if is_traced() or module in _WATCHES:
         return
     _WATCHES[module] = _Watch(module)
     _WATCHES[module].__enter__()

@@ -43,18 +43,18 @@ def find_pairs(model: nn.Module) -> Pairs:
         return {}
     try:
         pairs, as_traced = traced_pairs(model)
-    except Exception as error:  # a model's own code may raise anything when given proxies
-        reason = str(error).partition("\n")[0]
-        logger.warning(
-            "none of the %d batch norms was folded: %s cannot be traced by torch.fx (%s: %s)",
-            len(norms), type(model).__name__, type(error).__name__, reason,
-        )  # fmt: skip
+    except CannotBeTracedError as error:
+        logger.warning("none of the %d batch norms was folded: %s", len(norms), error)
         return {}
     if pairs and as_traced.defaults:
         model.register_forward_pre_hook(as_traced, with_kwargs=True)
     if left := [name for norm, name in norms.items() if norm not in pairs]:
         logger.warning("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
     return pairs
+
+
+class CannotBeTracedError(Exception):
+    """``torch.fx`` cannot trace a model, so none of its batch norms folds; the message says why."""
 
 
 class _AsTraced:
@@ -88,10 +88,16 @@ class _Tracer(fx.Tracer):
 def traced_pairs(model: nn.Module) -> tuple[Pairs, _AsTraced]:
     """Batch norms that get all outputs of one layer, each with that layer, and the arguments for which this holds.
 
-    The model stays unchanged; tracing may raise any error.
+    The model stays unchanged. Raises a :class:`CannotBeTracedError` if ``torch.fx`` cannot trace it.
     """
     as_traced = _AsTraced(model.forward)
-    graph = _Tracer().trace(model, concrete_args=as_traced.defaults or None)
+    try:
+        graph = _Tracer().trace(model, concrete_args=as_traced.defaults or None)
+    except Exception as error:  # a model's own code may raise anything when given proxies
+        reason = str(error).partition("\n")[0]
+        raise CannotBeTracedError(
+            f"{type(model).__name__} cannot be traced by torch.fx ({type(error).__name__}: {reason})"
+        ) from error
     modules = dict(model.named_modules(remove_duplicate=False))
     calls: dict[nn.Module, list[fx.Node]] = defaultdict(list)
     used_otherwise = set()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mnvi.conversion.obstacles import owners, why_deterministic
-from mnvi.inference.batch_norm_pairs import NORMS, traced_pairs
+from mnvi.inference.batch_norm_pairs import NORMS, CannotBeTracedError, traced_pairs
 from mnvi.inference.exporting import evaluation_mode
 from mnvi.inference.optimizing import uncompiled
 from mnvi.layers.base import BayesianLayer
@@ -35,6 +35,7 @@ class LayerSummary:
         parameters: number of parameters, the posterior's included; those of tied layers count in the first.
         noise: how many of them the posterior has added.
         folds_into: for a batch norm, the layer that absorbs it in :func:`mnvi.optimize_for_inference`.
+        unfolded: for a batch norm of a model in which none folds, the reason.
         called: whether the example reached it; None without an example.
         fallbacks: functions that fell back, for the example, to a coarser assumption than the options ask for.
         missed: for a layer with factored variances, how far the factors are from its squared weights
@@ -48,18 +49,21 @@ class LayerSummary:
     parameters: int
     noise: int
     folds_into: str | None = None
+    unfolded: str | None = None
     called: bool | None = None
     fallbacks: tuple[str, ...] = ()
     missed: float | None = None
 
     @property
     def remarks(self) -> str:
-        """Factored variances, folding, fallbacks and a missing call, in words."""
+        """Factored variances, folding or why not, fallbacks and a missing call, in words."""
         found = []
         if self.missed is not None:
             found.append(f"variances factored, off by {self.missed:.2f}")
         if self.folds_into is not None:
             found.append(f"folds into {self.folds_into or 'the model'}")
+        if self.unfolded is not None:
+            found.append(f"does not fold: {self.unfolded}")
         if self.bayesian and self.called is False:
             found.append("not called: its noise is unused")
         if self.fallbacks:
@@ -136,10 +140,10 @@ def summary(model: nn.Module, example: Any = None) -> Summary:
     """What every layer of a model is: Bayesian or not and why, its parameters, and what becomes of it.
 
     A layer is listed if it has parameters of its own or is a batch norm. Batch norms that
-    :func:`mnvi.optimize_for_inference` will fold are marked. With an example the model runs once, in evaluation mode
-    and under the options in force; then the summary also tells which Bayesian layers the pass did not call, and
-    which functions fell back to a coarser assumption. A function that belongs to no listed layer is reported by the
-    module that calls it.
+    :func:`mnvi.optimize_for_inference` will fold are marked; if it can fold none, because ``torch.fx`` cannot trace the
+    model, they say so. With an example the model runs once, in evaluation mode and under the options in force; then the
+    summary also tells which Bayesian layers the pass did not call, and which functions fell back to a coarser
+    assumption. A function that belongs to no listed layer is reported by the module that calls it.
 
     Args:
         model: any module, converted or not; it stays unchanged.
@@ -165,7 +169,7 @@ def summary(model: nn.Module, example: Any = None) -> Summary:
         raise TypeError(f"summary: model must be a torch.nn.Module, got {type(model).__name__}")
     model = uncompiled(model)
     with evaluation_mode(model):
-        folding = _folding(model)
+        folding, reasons = _folding(model)
         run = None if example is None else _Run(model, example)
     seen: set[int] = set()
     rows = []
@@ -188,6 +192,7 @@ def summary(model: nn.Module, example: Any = None) -> Summary:
                 sum(_size(p) for p in own.values()),
                 sum(_size(p) for p in added),
                 folding.get(name),
+                reasons.get(name),
                 None if run is None else name in run.called,
                 fallbacks,
                 _missed(module) if isinstance(module, BayesianLayer) else None,
@@ -203,24 +208,27 @@ def _missed(layer: BayesianLayer) -> float | None:
     return float(factored.miss(layer.geometry, widened(layer.weight).square()))
 
 
-def _folding(model: nn.Module) -> dict[str, str]:
-    """Batch norms that will fold, each with the layer that absorbs it, by their names."""
+def _folding(model: nn.Module) -> tuple[dict[str, str], dict[str, str]]:
+    """Batch norms that will fold, each with the layer that absorbs it, and those that will not, with the reason."""
+    folds: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if isinstance(model, MonteCarlo | Ensemble):
         inside = {"net": model.net} if isinstance(model, MonteCarlo) else dict(model.members.named_children())
         prefix = "" if isinstance(model, MonteCarlo) else "members."
-        return {
-            f"{prefix}{part}.{norm}": f"{prefix}{part}.{layer}"
-            for part, net in inside.items()
-            for norm, layer in _folding(net).items()
-        }
+        for part, net in inside.items():
+            folds_there, reasons_there = _folding(net)
+            folds |= {f"{prefix}{part}.{norm}": f"{prefix}{part}.{layer}" for norm, layer in folds_there.items()}
+            reasons |= {f"{prefix}{part}.{norm}": reason for norm, reason in reasons_there.items()}
+        return folds, reasons
     names = {module: name for name, module in model.named_modules()}
-    if not any(isinstance(module, NORMS) for module in names):
-        return {}
+    norms = [name for module, name in names.items() if isinstance(module, NORMS)]
+    if not norms:
+        return folds, reasons
     try:
         pairs, _ = traced_pairs(model)
-    except Exception:  # a model's own code may raise anything when given proxies; then nothing folds
-        return {}
-    return {names[norm]: names[layer] for norm, layer in pairs.items()}
+    except CannotBeTracedError as error:
+        return folds, dict.fromkeys(norms, str(error))
+    return {names[norm]: names[layer] for norm, layer in pairs.items()}, reasons
 
 
 class _Run:

@@ -7,25 +7,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from mnvi.layers.linear import Linear
+from mnvi.layers.torch_names import NamedAsInTorch
 from mnvi.rules.attention import as_additive, attend_in_heads, reported_weights
 
 
-class _NamedAsInTorch(nn.Module):
-    """Saves ``in_proj.weight`` under torch's name in ``torch.nn.MultiheadAttention``, ``in_proj_weight``."""
+class _Part(NamedAsInTorch):
+    """``in_proj.weight`` is ``in_proj_weight`` in :class:`torch.nn.MultiheadAttention`."""
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        own: dict[str, Any] = {}
-        super()._save_to_state_dict(own, "", keep_vars)
-        for name, value in own.items():
-            torchs = f"{prefix.removesuffix('.')}_{name}" if name in ("weight", "bias") else prefix + name
-            destination[torchs] = value
+    torch_name = "{part}_{key}"
 
 
-class Projection(_NamedAsInTorch, nn.Linear):
+class Projection(_Part, nn.Linear):
     """An input projection of :class:`MultiheadAttention`."""
 
 
-class BayesianProjection(_NamedAsInTorch, Linear):
+class BayesianProjection(_Part, Linear):
     """An input projection of :class:`MultiheadAttention` with a posterior over its weights."""
 
 

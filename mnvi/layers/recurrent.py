@@ -31,26 +31,21 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from mnvi.layers.linear import Linear
+from mnvi.layers.torch_names import NamedAsInTorch
 from mnvi.values.gaussian import Gaussian
 
 
-class _NamedAsInTorch(nn.Module):
-    """Saves ``ih_l0.weight`` under the name that torch's recurrent layers use, ``weight_ih_l0``."""
+class _Part(NamedAsInTorch):
+    """``ih_l0.weight`` is ``weight_ih_l0`` in torch's recurrent layers."""
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        own: dict[str, Any] = {}
-        super()._save_to_state_dict(own, "", keep_vars)
-        parent, dot, name = prefix.removesuffix(".").rpartition(".")
-        for part, value in own.items():
-            torchs = f"{parent}{dot}{part}_{name}" if name and part in ("weight", "bias") else prefix + part
-            destination[torchs] = value
+    torch_name = "{key}_{part}"
 
 
-class Gates(_NamedAsInTorch, nn.Linear):
+class Gates(_Part, nn.Linear):
     """Input weights, hidden weights or projection of a recurrent layer."""
 
 
-class BayesianGates(_NamedAsInTorch, Linear):
+class BayesianGates(_Part, Linear):
     """Input weights, hidden weights or projection of a recurrent layer, with a posterior."""
 
 

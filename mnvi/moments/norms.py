@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mnvi.moments import positive
 from mnvi.moments.activations import piecewise, transcendental
+from mnvi.moments.checking import check_number
 from mnvi.moments.pooling import largest
 from mnvi.moments.precision import widened
 from mnvi.moments.quadrature import gauss_hermite, quadrature_moments
@@ -77,8 +78,8 @@ def norm(
         >>> norm(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))
         (tensor([5.]), tensor([0.]))
     """
-    if not p >= 1:
-        raise ValueError(f"norm: p={p!r} must be at least 1 for a Gaussian; p = 0 counts entries, use x.mean for it")
+    if p != math.inf:
+        check_number("norm: p", p, least=1, because="p = 0 counts entries: use x.mean for it")
     wide = widened(mean)
     if math.prod([mean.shape[d] for d in dims]) == 1 or p == 1 or math.isinf(p):
         expectation, variance = piecewise.kink(wide, var, above=1.0, below=-1.0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mnvi.moments._torch import is_fused
 from mnvi.moments.activations.relu import relu
 from mnvi.moments.maximum import maximum
+from mnvi.moments.products import outer
 
 _WITH_INDICES: dict[int, Callable] = {
     1: F.max_pool1d_with_indices,
@@ -287,7 +288,7 @@ def avg_pool(
         _window_sizes(*axis, count_include_pad, var)
         for axis in zip(var.shape[-dims:], spread.shape[-dims:], kernel, steps, margins, strict=True)
     ]
-    return average, spread / _outer(sizes)
+    return average, spread / outer(sizes)
 
 
 def adaptive_avg_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) -> tuple[Tensor, Tensor]:
@@ -306,7 +307,7 @@ def adaptive_avg_pool(mean: Tensor, var: Tensor, dims: int, output_size: Any) ->
     for length, outputs in zip(var.shape[-dims:], spread.shape[-dims:], strict=True):
         start, end = _adaptive_windows(length, outputs, var)
         sizes.append(end - start)
-    return average, spread / _outer(sizes)
+    return average, spread / outer(sizes)
 
 
 def _adaptive_windows(length: int, outputs: int, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,13 +321,6 @@ def _window_sizes(
     start = torch.arange(outputs, device=like.device) * stride - padding
     end = (start + kernel).clamp(max=length + padding)
     return end - start if count_padding else end.clamp(max=length) - start.clamp(min=0)
-
-
-def _outer(sizes: list[Tensor]) -> Tensor:
-    total = sizes[0]
-    for size in sizes[1:]:
-        total = total[..., None] * size
-    return total
 
 
 def _per_dim(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from torch import Tensor
 from mnvi.moments.affine import Affine
 from mnvi.moments.positions import over_positions, some_positions
 from mnvi.moments.precision import full_precision, widened
+from mnvi.moments.products import outer
 
 
 def through_weights(
@@ -66,7 +66,7 @@ def through_weights(
             weight, spread = (_forwards(affine, t) for t in (weight, spread))
             taps = [_taps(affine, axis, weight, mean, variance) for axis in range(-len(affine.stride), 0)]
             seen, operation = _seen(mean, taps), _at_a_single_position(affine)
-        fraction = _outer([t.sum(1) for t in taps])
+        fraction = outer([t.sum(1) for t in taps]) if taps else torch.ones(())
         kernel = tuple(range(2, weight.dim()))
         second_moment = seen.square()
         if shared is not None:
@@ -150,10 +150,3 @@ def _in_sets(affine: Affine, weight: Tensor) -> Tensor:
         member = (tap[:, None] % len(first) == first).to(weight.dtype)
         weight = torch.tensordot(weight, member, dims=([2], [0]))
     return weight
-
-
-def _outer(vectors: list[Tensor]) -> Any:
-    total: Any = torch.ones(())
-    for vector in vectors:
-        total = total.to(vector)[..., None] * vector
-    return total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -74,3 +76,18 @@ def running_product(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor
         mean, var = (torch.cat([t[..., :reach], p], -1) for t, p in zip((mean, var), later, strict=True))
         reach *= 2
     return mean.movedim(-1, dim), var.movedim(-1, dim)
+
+
+def outer(vectors: Sequence[Tensor]) -> Tensor:
+    """The products of one entry of each vector, with a dimension for each; known numbers.
+
+    Example:
+        >>> import torch
+        >>> outer([torch.tensor([1, 2]), torch.tensor([3, 4])])
+        tensor([[3, 4],
+                [6, 8]])
+    """
+    total = vectors[0]
+    for vector in vectors[1:]:
+        total = total[..., None] * vector
+    return total

@@ -25,8 +25,10 @@ _REFLECTED = (Tensor.__rsub__, Tensor.__rdiv__, Tensor.__rpow__, Tensor.__rmatmu
 
 
 _LOSS = "a loss of a random output is an expectation: use mnvi.ELBO with a likelihood, or pass x.mean"
-_COMPARED = "random values cannot be compared: compare x.mean; a distribution takes tensors, Normal(x.mean, x.std)"
+_COMPARED = "whether two random values are equal is not known: compare x.mean"
+_BY_MEANS = "a Gaussian answers it by its means: leave the covariances out with mnvi.Gaussian(x.mean, x.var)"
 _NUMBERS = "it returns plain numbers, which only the tensors of a random value have: use x.mean or x.var"
+_GRADIENT = "gradients start from a loss, which is one number: use mnvi.ELBO, or x.mean"
 _RECURRENT = (
     "mnvi.convert replaces torch's recurrent layers, but not subclasses of them nor calls of the function itself; pass "
     "x.mean to leave the uncertainty out"
@@ -36,16 +38,18 @@ _LOSSES = """
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div gaussian_nll_loss binary_cross_entropy
     binary_cross_entropy_with_logits
 """
-_TO_NUMBERS = "argmax argmin max min topk sort argsort median item numpy tolist backward"
+_OF_GAUSSIANS = "argmax argmin max min topk sort argsort median eq ne lt le gt ge"  # other values have no rule for them
 _RECURRENCES = "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
 _HINTS = {
     name: hint
     for names, hint in (
         (_LOSSES, _LOSS),
-        (_TO_NUMBERS, _NUMBERS),
+        (_OF_GAUSSIANS, _BY_MEANS),
+        ("item numpy tolist", _NUMBERS),
+        ("backward", _GRADIENT),
         (_RECURRENCES, _RECURRENT),
         ("__rpow__", _POWER),
-        ("eq ne lt le gt ge equal allclose isclose", _COMPARED),
+        ("equal allclose isclose", _COMPARED),
     )
     for name in names.split()
 }

@@ -85,7 +85,7 @@ def fit(
         >>> mnvi.predict(net, x[:3]).probs.shape
         torch.Size([3, 2])
     """
-    _check(epochs, learning_rate, batch_size, num_data, clip, patience, validation, optimizer)
+    _check(epochs, learning_rate, num_data, clip, patience, validation, optimizer)
     place, kind = device_of(model, device), dtype_of(model)
     batches = labelled("fit", "train", train, batch_size, kind, shuffle=True)
     held_out = None if validation is None else labelled("fit", "validation", validation, batch_size, kind)
@@ -137,15 +137,13 @@ def fit(
 def _check(
     epochs: int,
     learning_rate: float,
-    batch_size: int,
     num_data: int | None,
     clip: float | None,
     patience: int | None,
     validation: Any,
     optimizer: Any,
 ) -> None:
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        check_number(f"fit: {name}", value, least=1, whole=True)
+    check_number("fit: epochs", epochs, least=1, whole=True)
     check_number("fit: learning_rate", learning_rate, above=0)
     if num_data is not None:
         check_number("fit: num_data", num_data, least=1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from mnvi.moments._torch import pytree
+from mnvi.moments.checking import check_number
 
 
 class Table:
@@ -56,6 +57,7 @@ def labelled(
         dtype: of floating-point numbers in a pair, the network's.
         shuffle: for a pair.
     """
+    check_number(f"{caller}: batch_size", batch_size, least=1, whole=True)
     if isinstance(data, tuple) and len(data) == 2 and is_array(data[0]):
         x, y = (as_tensor(part, dtype) for part in data)
         if x.dim() == 0 or y.dim() == 0 or len(x) != len(y) or len(x) == 0:
@@ -78,6 +80,7 @@ def labelled(
 
 def inputs(caller: str, data: Any, batch_size: int, dtype: torch.dtype) -> Iterable[Any]:
     """Batches of inputs: of an array, or of batches whose targets, if they have any, are left out."""
+    check_number(f"{caller}: batch_size", batch_size, least=1, whole=True)
     if is_array(data):
         return (batch[0] for batch in Table((as_tensor(data, dtype),), batch_size))
     if isinstance(data, tuple) and len(data) == 2 and is_array(data[0]):

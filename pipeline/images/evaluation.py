@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import mnvi
-from pipeline import files, missing, tracking
+from pipeline import files, missing, run_statistics, tracking
 from pipeline.console import progress, say
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.images import job as jobs
@@ -45,7 +44,7 @@ def run(cell: Cell) -> None:
         scores = _scores(cell, training, found)
         test = load_images(cell.data, "test")
         files.write_json(cell.evaluate / "scores.json", scores)
-        flat = _flat(scores)
+        flat = run_statistics.flat(scores["metrics"])
         files.write_json(cell.evaluate / "metrics.json", {name: flat[name] for name in HEADLINE})
         foreign = [predictions for seed in found for predictions in seed["others"].values()]
         files.write_json(
@@ -89,24 +88,9 @@ def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -
         "folds": None,
         "seconds": training["seconds"] + sum(seed["seconds"] for seed in found),
         "num_parameters": training["num_parameters"],
-        "metrics": {name: _summary(per_run) for name, per_run in values.items()},
+        "metrics": {name: run_statistics.over_runs(per_run) for name, per_run in values.items()},
         "missing": None,
     }
-
-
-def _summary(values: list[float]) -> dict[str, Any]:
-    """The standard deviation is taken over the runs; a single run has none."""
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "std": std, "values": values}
-
-
-def _flat(scores: dict[str, Any]) -> dict[str, float]:
-    flat = {}
-    for name, summary in scores["metrics"].items():
-        flat[name] = summary["mean"]
-        if summary["std"] is not None:
-            flat[f"{name}_std"] = summary["std"]
-    return flat
 
 
 def _others(cell: Cell) -> dict[str, ImageSet]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pipeline import files, tracking
+from pipeline import files, run_statistics, tracking
 from pipeline.console import progress, say
 from pipeline.params import Cell
 from pipeline.registry.metrics import measured
@@ -60,12 +60,7 @@ def summary(per_fold: Sequence[Sequence[float | None]]) -> dict[str, Any]:
         per_fold: [run][fold], None where a network failed. A run with such a fold is left out: the mean over its other
             folds would favour the easier ones.
     """
-    values = [statistics.fmean(run) for run in _whole(per_fold)]
-    return {
-        "mean": statistics.fmean(values) if values else None,
-        "std": statistics.stdev(values) if len(values) > 1 else None,
-        "values": values,
-    }
+    return run_statistics.over_runs([statistics.fmean(run) for run in _whole(per_fold)])
 
 
 def over_splits(per_split: Sequence[Sequence[float | None]]) -> dict[str, Any]:
@@ -120,9 +115,5 @@ def _scores(cell: Cell, training: dict[str, Any], judged: Sequence[Judged], rows
 
 
 def _flat(scores: dict[str, Any]) -> dict[str, float]:
-    """Scores as plain numbers; deviations that do not exist, as with a single run, are left out."""
-    flat: dict[str, float | None] = {}
-    for name, value in scores["metrics"].items():
-        flat |= {name: value["mean"], f"{name}_std": value["std"]}
-    flat |= {"seconds": scores["seconds"], "num_parameters": scores["num_parameters"], "failed": len(scores["failed"])}
-    return {name: number for name, number in flat.items() if number is not None}
+    about = {"seconds": scores["seconds"], "num_parameters": scores["num_parameters"], "failed": len(scores["failed"])}
+    return run_statistics.flat(scores["metrics"]) | about

@@ -18,6 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From the bottom up: a room may import those before it, and itself.
 ORDER = (
     "moments",
+    "_torchvision",
     "values",
     "rules",
     "posteriors",
@@ -25,10 +26,17 @@ ORDER = (
     "likelihoods",
     "elbo",
     "conversion",
+    "metrics",
+    "models",
     "methods",
     "inference",
     "training",
     "comparison",
+    "covariance",
+    "replicas",
+    "sklearn",
+    "_moved",
+    "__init__",
 )
 NAMES_OF_0_1_0 = """
     DVI ELBO CategoricalLikelihood EmpiricalBayes Ensemble Gaussian GaussianLikelihood JointGaussian Likelihood
@@ -42,23 +50,30 @@ PRIVATE = re.compile(
 )
 
 
-def imports(path: Path) -> set[str]:
-    """The modules that a file imports when it runs, without those under TYPE_CHECKING."""
+def imports(source: str) -> set[str]:
+    """The modules that code imports when it runs, without those under TYPE_CHECKING."""
     found = set()
     skipped = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             skipped.update(ast.walk(node))
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names} if node not in skipped else set()
         if isinstance(node, ast.ImportFrom) and node not in skipped:
-            found.add(str(node.module))
+            found |= {f"mnvi.{alias.name}" for alias in node.names} if node.module == "mnvi" else {str(node.module)}
     return found
 
 
 def room(path: Path) -> str:
     inside = path.relative_to(ROOT)
     return inside.parts[0].removesuffix(".py")
+
+
+def later_rooms(source: str, own: str) -> set[str]:
+    """The rooms that code of a room imports although they come after it; ``import mnvi`` imports all of them."""
+    names = [name.split(".") for name in imports(source) if name.partition(".")[0] == "mnvi"]
+    used = {name[1] if len(name) > 1 and name[1] in ORDER else "__init__" for name in names}
+    return {name for name in used if ORDER.index(name) > ORDER.index(own)}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "moments").rglob("*.py")), ids=lambda path: path.stem)
@@ -76,22 +91,49 @@ def test_moments_import_nothing_but_torch_and_themselves(path: Path) -> None:
         "threading",
         "typing",
     }
-    foreign = {name for name in imports(path) if name.partition(".")[0] not in {"torch"} | standard}
+    foreign = {name for name in imports(path.read_text()) if name.partition(".")[0] not in {"torch"} | standard}
     assert all(name == "mnvi.moments" or name.startswith("mnvi.moments.") for name in foreign), foreign
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if room(path) in ORDER], ids=lambda path: str(path.relative_to(ROOT))
-)
+def test_every_room_has_its_place() -> None:
+    assert {room(path) for path in FILES} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_between_rooms_point_one_way(path: Path) -> None:
-    known = {name.split(".")[1] for name in imports(path) if name.startswith("mnvi.")}
-    later = {name for name in known if name in ORDER and ORDER.index(name) > ORDER.index(room(path))}
-    assert not later
+    assert not later_rooms(path.read_text(), room(path))
+
+
+@pytest.mark.parametrize("own", ORDER[:-1])
+@pytest.mark.parametrize(
+    "statement",
+    ["import mnvi.{0}", "from mnvi import {0}", "from mnvi.{0} import name", "from mnvi.{0}.file import name"],
+)
+def test_an_arrow_to_a_later_room_is_found(own: str, statement: str) -> None:
+    for place, other in enumerate(ORDER[:-1]):
+        is_later = place > ORDER.index(own)
+        assert later_rooms(f"def f():\n    {statement.format(other)}", own) == ({other} if is_later else set())
+
+
+@pytest.mark.parametrize("own", ORDER[:-1])
+@pytest.mark.parametrize("statement", ["import mnvi", "from mnvi import convert"])
+def test_the_whole_library_is_later_than_its_rooms(own: str, statement: str) -> None:
+    assert later_rooms(statement, own) == {"__init__"}
+
+
+def test_imports_for_type_checkers_alone_do_not_count() -> None:
+    assert not later_rooms("if TYPE_CHECKING:\n    from mnvi.elbo import ELBO", "values")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_library_knows_no_part_of_the_study(path: Path) -> None:
-    assert not {name.partition(".")[0] for name in imports(path)} & {"ray", "mlflow", "dvc", "yaml", "pipeline"}
+    assert not {name.partition(".")[0] for name in imports(path.read_text())} & {
+        "ray",
+        "mlflow",
+        "dvc",
+        "yaml",
+        "pipeline",
+    }
 
 
 def test_private_names_of_torch_are_used_in_one_module() -> None:
@@ -121,3 +163,7 @@ def test_what_users_imported_stays_importable(name: str) -> None:
 def test_modules_that_are_not_for_users_are_not_exported() -> None:
     modules = {name for name in mnvi.__all__ if isinstance(getattr(mnvi, name), ModuleType)}
     assert modules == {"comparison", "covariance", "layers", "methods", "metrics", "models", "replicas", "rules"}
+
+
+def test_sklearn_is_listed_though_it_is_imported_only_when_it_is_used() -> None:
+    assert "sklearn" in dir(mnvi) and "fit" in dir(mnvi)

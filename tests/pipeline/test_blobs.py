@@ -4,24 +4,15 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import boto3
 import pytest
-from s3_server import s3_server
 
 from pipeline import blobs, storage
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere, Remote
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    with s3_server() as (address, environment), pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        yield address
 
 
 @pytest.fixture(params=["folder", "s3"])

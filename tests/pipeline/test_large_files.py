@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from photos import prepared_photos
-from s3_server import s3_server
 
 from pipeline import blobs, files, large_files, storage
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    with s3_server() as (address, environment), pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        yield address
 
 
 @pytest.fixture(autouse=True)

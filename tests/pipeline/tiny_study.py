@@ -13,6 +13,7 @@ from PIL import Image
 from pipeline import params
 from pipeline.params import Cell
 from pipeline.params.settings import ClassificationLimits, RegressionLimits
+from tools.faults.study import PARAMS
 
 METHODS: dict[str, dict[str, Any]] = {
     "mnvi": {"prior_variance": 10.0},
@@ -44,15 +45,7 @@ RECIPE: dict[str, Any] = {
 
 NO_LIMITS = dict.fromkeys(field.name for field in fields(RegressionLimits))
 NO_IMAGE_LIMITS = dict.fromkeys(field.name for field in fields(ClassificationLimits))
-RESOURCES = {
-    "workers": 1,
-    "gpu": False,
-    "cpus_per_worker": 1,
-    "precision": "float32",
-    "compile": False,
-    "accumulate": 1,
-    "allow_fewer_workers": False,
-}
+RESOURCES = {**PARAMS["resources"], "workers": 1}
 
 
 def make_table(folder: Path, rows: int = 60, folds: int = 2) -> None:

@@ -103,7 +103,9 @@ class Branching(nn.Module):
 
 
 def test_a_model_that_cannot_be_traced_folds_nothing() -> None:
-    assert mnvi.summary(mnvi.convert(Branching(), NOISE))["norm"].folds_into is None
+    row = mnvi.summary(mnvi.convert(Branching(), NOISE))["norm"]
+    assert row.folds_into is None
+    assert row.remarks.startswith("does not fold: Branching cannot be traced by torch.fx (TraceError: ")
 
 
 def test_an_example_finds_layers_that_are_not_called() -> None:

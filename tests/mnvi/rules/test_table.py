@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import mnvi
+from mnvi.rules import table
 from mnvi.rules.table import RULES, RuleTable, every
 
 
@@ -141,3 +142,23 @@ def test_users_rule_and_has_rule() -> None:
         assert torch.equal(out.mean, torch.eye(2))
     finally:
         RULES._rules.pop(torch.linalg.matrix_exp)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda x: x.item(), "plain numbers"),
+        (lambda x: x.backward(), "gradients start from a loss"),
+        (lambda x: torch.equal(x, x), r"compare x\.mean"),
+        (lambda x: x.max(), r"leave the covariances out with mnvi\.Gaussian\(x\.mean, x\.var\)"),
+        (lambda x: torch.gt(x, 0), "leave the covariances out"),
+    ],
+)
+def test_a_hint_says_what_to_use_where_no_rule_makes_sense(call, hint) -> None:
+    with pytest.raises(mnvi.NoRuleError, match=hint):
+        call(mnvi.JointGaussian(torch.zeros(2), torch.eye(2)))
+
+
+def test_hints_about_functions_that_a_gaussian_answers_are_for_other_values() -> None:
+    for name in table._OF_GAUSSIANS.split():
+        assert mnvi.rules.has_rule(getattr(torch.Tensor, name))

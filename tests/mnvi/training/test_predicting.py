@@ -78,6 +78,14 @@ def test_inputs_come_as_tensor_array_pair_loader_or_list() -> None:
         torch.testing.assert_close(other, found[0])
 
 
+@pytest.mark.parametrize("function", [mnvi.predict, mnvi.evaluate])
+@pytest.mark.parametrize("size", [0, 2.5, "16"])
+def test_a_batch_size_that_is_no_whole_number_above_0_is_named(function, size) -> None:
+    data = (torch.randn(5, 4), torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match=rf"{function.__name__}: batch_size={size!r} must be a whole number >= 1"):
+        function(classifier(), data, likelihood=CLASSES, batch_size=size)
+
+
 def test_results_are_numpy_arrays_on_request_and_tensors_that_numpy_takes() -> None:
     prediction = mnvi.predict(classifier(), torch.randn(5, 4), likelihood=CLASSES, refer=0.4)
     arrays = prediction.numpy()
