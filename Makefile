@@ -73,10 +73,16 @@ ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
 		MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false $(RUN) -m mlflow ui \
 		--host 127.0.0.1 --port 5000 --allowed-hosts 'localhost:5000,127.0.0.1:5000'
 
-docs: setup  ## write the site to build/site
+# The examples of the gallery, run again if one of them has changed.
+GALLERY := build/gallery/.done
+$(GALLERY): $(wildcard examples/*.py) | setup
+	$(ONE_THREAD) $(RUN) -m tools.website.gallery
+	touch $@
+
+docs: setup $(GALLERY)  ## run the examples and write the site to build/site
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
 
-docs-serve: setup  ## show the site on http://127.0.0.1:8000
+docs-serve: setup $(GALLERY)  ## show the site on http://127.0.0.1:8000
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench: setup  ## speed and memory as ratios to the deterministic network

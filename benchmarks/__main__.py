@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = [set(arguments.models), set(arguments.methods), set(arguments.modes)]
     if arguments.output is None and chosen == [set(MODELS), set(METHODS), set(MODES)]:
-        arguments.output = RESULTS  # the README's tables need all of it
+        arguments.output = RESULTS  # the tables of docs/speed.md need all of it
     if "deterministic" not in arguments.methods or "eager" not in arguments.modes:
         parser.error("all figures are compared with the eager deterministic network: keep deterministic and eager")
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import mnvi
 from benchmarks.__main__ import write
-from benchmarks.tables import README, replace_between_marks
+from benchmarks.tables import PAGE, replace_between_marks
 from benchmarks.timing import interleaved
 from mnvi import replicas
 
@@ -95,12 +95,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="replay the recorded step instead of compiling it")
     parser.add_argument("--output", type=Path, help="JSON file for the figures (default: the tracked file)")
-    parser.add_argument("--readme", action="store_true", help="only write the recorded figures into the README")
+    parser.add_argument("--page", action="store_true", help="only write the recorded figures into docs/speed.md")
     arguments = parser.parse_args()
-    if arguments.readme:
-        replace_between_marks(
-            README, "replicas", markdown(*(json.loads(path.read_text()) for path in (RESULTS, PLAIN)))
-        )
+    if arguments.page:
+        replace_between_marks(PAGE, "replicas", markdown(*(json.loads(path.read_text()) for path in (RESULTS, PLAIN))))
         return
     figures = measure(arguments.networks, arguments.epochs, arguments.rounds, not arguments.plain)
     write(arguments.output or (PLAIN if arguments.plain else RESULTS), figures)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 QUANTITIES = ("inference", "training", "memory")
 
 
@@ -51,8 +51,8 @@ def rendered(document: dict) -> str:
 
 
 def main() -> None:
-    """Writes the tables into the README, between their marks."""
-    replace_between_marks(README, "speed", rendered(json.loads(RESULTS.read_text())))
+    """Writes the tables into docs/speed.md, between their marks."""
+    replace_between_marks(PAGE, "speed", rendered(json.loads(RESULTS.read_text())))
 
 
 def replace_between_marks(page: Path, mark: str, text: str) -> None:

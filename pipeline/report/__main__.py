@@ -1,7 +1,7 @@
 """The stage `report`: writes tables beside the paper's, figures and one page to <results>/report.
 
 python -m pipeline.report
-python -m pipeline.report --readme README.md --results recorded/*
+python -m pipeline.report --pages README.md docs/results.md --results recorded/*
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ CODE = Path(__file__).parents[1]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.report")
     parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
-    parser.add_argument("--readme", type=Path, help="only write the tables between the marks of this file")
+    parser.add_argument(
+        "--pages", type=Path, nargs="+", help="only write the tables between the marks of these Markdown files"
+    )
     parser.add_argument(
         "--results",
         type=Path,
         nargs="+",
-        help="results folders whose scores and searches go into --readme (default: the study's)",
+        help="results folders whose scores and searches go into --pages (default: the study's)",
     )
     arguments = parser.parse_args()
-    if arguments.results and not arguments.readme:
-        parser.error("--results needs --readme; the report itself reads study.results of params.yaml")
-    if arguments.readme:
-        from pipeline.report.writing import fill_readme
+    if arguments.results and not arguments.pages:
+        parser.error("--results needs --pages; the report itself reads study.results of params.yaml")
+    if arguments.pages:
+        from pipeline.report.writing import fill_pages
 
-        fill_readme(arguments.readme, arguments.results or [params.load(arguments.params).study.results])
+        fill_pages(arguments.pages, arguments.results or [params.load(arguments.params).study.results])
         return
     write(params.load(arguments.params))
 

@@ -1,4 +1,4 @@
-"""Writes the two tables and the searches as Markdown, and puts them into a README."""
+"""Writes the two tables and the searches as Markdown, and puts tables into pages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def searches(found: Sequence[Search]) -> str:
 
 
 def _table(grid: Grid, corner: str) -> str:
-    lines = [_line([corner, *grid.columns]), _line(["---"] * (len(grid.columns) + 1))]
-    lines += [_line([head, *(_entry(record) for record in row)]) for head, row in grid.rows]
+    lines = [line([corner, *grid.columns]), line(["---"] * (len(grid.columns) + 1))]
+    lines += [line([head, *(_entry(record) for record in row)]) for head, row in grid.rows]
     return "\n".join(lines) + "\n"
 
 
@@ -55,7 +55,7 @@ def _grid(search: Search) -> str:
     for row in rows:
         places = [{across: column} | ({up: row} if up else {}) for column in columns]
         table.append(["" if row is None else wording.setting(row), *(_place(search, place) for place in places)])
-    return "\n".join(map(_line, table)) + "\n"
+    return "\n".join(map(line, table)) + "\n"
 
 
 def _place(search: Search, place: dict[str, Any]) -> str:
@@ -66,7 +66,7 @@ def _place(search: Search, place: dict[str, Any]) -> str:
     return text if trial is None else f"{text} ({trial['epochs']})"
 
 
-def _line(entries: Sequence[str]) -> str:
+def line(entries: Sequence[str]) -> str:
     return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
 
 
@@ -82,18 +82,22 @@ def _entry(record: Record | None) -> str:
     return " ".join(parts) + (f"<br>{remark}" if remark else "")
 
 
-def fill_readme(readme: Path, tables: Mapping[str, str]) -> None:
-    """Puts each table between ``<!-- name -->`` and ``<!-- /name -->``; writes nothing if a mark is missing."""
-    text = read_text(readme, f"git checkout {readme}")
+def fill_page(page: Path, tables: Mapping[str, str]) -> None:
+    """Puts each table that the page has marks for between ``<!-- name -->`` and ``<!-- /name -->``.
+
+    Writes nothing if the page has no marks, or one of a pair only.
+    """
+    text = read_text(page, f"git checkout {page}")
     marks = {name: (f"<!-- {name} -->", f"<!-- /{name} -->") for name in tables}
-    absent = [mark for pair in marks.values() for mark in pair if text.count(mark) != 1]
+    marked = {name: pair for name, pair in marks.items() if any(mark in text for mark in pair)}
+    wanted = marked or marks
+    absent = [mark for pair in wanted.values() for mark in pair if text.count(mark) != 1]
     if absent:
-        raise StudyError(f"{readme}: expected exactly once, each on its own line: {', '.join(absent)}; add them")
-    for name, table in tables.items():
-        first, last = marks[name]
+        raise StudyError(f"{page}: expected exactly once, each on its own line: {', '.join(absent)}; add them")
+    for name, (first, last) in marked.items():
         before, _, rest = text.partition(first)
         _, closing, after = rest.partition(last)
         if not closing:
-            raise StudyError(f"{readme}: {last} stands before {first}; move it after")
-        text = f"{before}{first}\n\n{table.strip()}\n\n{last}{after}"
-    write_text(readme, text)
+            raise StudyError(f"{page}: {last} stands before {first}; move it after")
+        text = f"{before}{first}\n\n{tables[name].strip()}\n\n{last}{after}"
+    write_text(page, text)

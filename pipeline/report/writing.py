@@ -16,6 +16,7 @@ from pipeline.report import (
     image_figures,
     landscape,
     markdown,
+    overview,
     page,
     plot_files,
     process_figures,
@@ -54,8 +55,8 @@ def write_report(params: Params) -> Path:
     return folder
 
 
-def fill_readme(readme: Path, roots: Sequence[Path]) -> None:
-    """Writes the tables of all scores and searches below these results folders between the marks of a README."""
+def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
+    """Writes the tables of all scores and searches below these results folders between the marks of Markdown pages."""
     scores, searches = list[Scores](), list[Search]()
     for root in roots:
         own_scores, own_searches = found_scores(root), found_searches(root)
@@ -66,12 +67,16 @@ def fill_readme(readme: Path, roots: Sequence[Path]) -> None:
             )
         scores += own_scores
         searches += own_searches
+    table_1, table_2 = tables.table_1(scores), tables.table_2(scores)
     written = {
-        "table1": markdown.table_1(tables.table_1(scores)),
-        "table2": markdown.table_2(tables.table_2(scores)),
+        "table1": markdown.table_1(table_1),
+        "table2": markdown.table_2(table_2),
+        "summary": overview.summary(table_2),
+        "methods": overview.comparison(table_1, table_2),
         "searches": markdown.searches(searches),
     }
-    markdown.fill_readme(readme, written)
+    for page_path in pages:
+        markdown.fill_page(page_path, written)
 
 
 def _draw(drawings: Sequence[Drawing], folder: Path) -> list[drawing.Drawn]:

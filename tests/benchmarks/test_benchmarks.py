@@ -1,4 +1,4 @@
-"""The benchmark commands measure what they say, and the README shows what they wrote."""
+"""The benchmark commands measure what they say, and the docs show what they wrote."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ import mnvi
 from benchmarks import __main__ as speed
 from benchmarks import factored, replicas, stability
 from benchmarks.subjects import Subject
-from benchmarks.tables import README, RESULTS, ratios, rendered
+from benchmarks.tables import PAGE, RESULTS, ratios, rendered
 from benchmarks.timing import interleaved, kept_for_backward
 
 
@@ -64,8 +64,8 @@ def test_the_tracked_figures_are_written_by_a_whole_run_alone(
     assert [path.name for path in tmp_path.iterdir()] == written
 
 
-def test_the_readme_shows_the_recorded_figures() -> None:
-    assert rendered(json.loads(Path(RESULTS).read_text())) in README.read_text()
+def test_the_page_shows_the_recorded_figures() -> None:
+    assert rendered(json.loads(Path(RESULTS).read_text())) in PAGE.read_text()
 
 
 @pytest.mark.slow
@@ -170,5 +170,5 @@ def test_quality_of_factored_variances_is_measured_on_one_network_and_another(tm
 
 
 def test_the_guide_shows_the_recorded_quality() -> None:
-    guide = README.parent / "docs" / "guide.md"
+    guide = PAGE.parent / "guide.md"
     assert factored.markdown(json.loads(factored.RESULTS.read_text())) in guide.read_text()

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages that lie outside docs/, links that leave it, equations as MathML.
+"""Hooks of MkDocs: pages that lie outside docs/ or are generated, links that leave it, equations as MathML.
 
 README.md becomes the first page, so that its text is written once. Links to files of the repository that are no page,
 such as ``../params.yaml``, keep their text and lose their target.
@@ -7,15 +7,17 @@ such as ``../params.yaml``, keep their text and lose their target.
 from __future__ import annotations
 
 import html
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from tools.website import reference
+from tools.website import gallery, reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
@@ -28,6 +30,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in PAGES.items():
         files.append(File.generated(config, page, content=moved((ROOT / source).read_text())))
     files.append(File.generated(config, "reference.md", content=reference.page()))
+    folder = Path(os.environ.get("MNVI_GALLERY", gallery.OUTPUT))
+    missing = [name for name in gallery.SHOWN if not (folder / f"{name}.txt").exists()]
+    if missing:
+        raise PluginError(f"{folder} lacks {', '.join(missing)}; run `python -m tools.website.gallery` first")
+    files.append(File.generated(config, "gallery.md", content=gallery.page(folder)))
+    for picture in sorted(folder.glob("*.png")):
+        files.append(File.generated(config, f"gallery/{picture.name}", abs_src_path=str(picture)))
     return files
 
 
@@ -73,4 +82,5 @@ def as_mathml(found: re.Match[str]) -> str:
 
 def prepared(latex: str) -> str:
     """Equations of several lines get the environment that LaTeX wants around ``&`` and ``\\\\``."""
+    latex = re.sub(r"\\log (?=[a-zA-Z])", r"\\log\\,", latex)  # MathML has no space after a function
     return rf"\begin{{aligned}}{latex}\end{{aligned}}" if "&" in latex and r"\begin" not in latex else latex

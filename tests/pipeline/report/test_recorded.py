@@ -1,34 +1,39 @@
-"""What the README shows is what is recorded."""
+"""What the README and the page of results show is what is recorded."""
 
 import json
 import shutil
 from pathlib import Path
 
-from pipeline.report.writing import fill_readme
+import pytest
+
+from pipeline.report import tables
+from pipeline.report.results import found_scores
+from pipeline.report.writing import fill_pages
 
 PROJECT = Path(__file__).parents[3]
 
 
-def test_the_readme_s_tables_are_those_of_the_recorded_scores(tmp_path):
-    shutil.copy(PROJECT / "README.md", tmp_path)
-    fill_readme(tmp_path / "README.md", sorted((PROJECT / "recorded").iterdir()))
-    assert (tmp_path / "README.md").read_text() == (PROJECT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/choose.md"])
+def test_tables_are_those_of_the_recorded_scores(page, tmp_path):
+    copy = Path(shutil.copy(PROJECT / page, tmp_path))
+    fill_pages([copy], sorted((PROJECT / "recorded").iterdir()))
+    assert copy.read_text() == (PROJECT / page).read_text()
 
 
-def test_the_readme_tells_what_the_variations_of_wine_gave():
-    readme = " ".join((PROJECT / "README.md").read_text().split())
+def test_the_results_tell_what_the_variations_of_wine_gave():
+    told = " ".join((PROJECT / "docs/results.md").read_text().split())
     found = json.loads((PROJECT / "recorded/uci/variations/wine-mnvi.json").read_text())
     assert found["runs"] == 10
     for one in found["variations"]:
-        assert f"{one['mean']:.3f} ± {one['std']:.3f}".replace("-", "−") in readme, one["changed"]
+        assert f"{one['mean']:.3f} ± {one['std']:.3f}".replace("-", "−") in told, one["changed"]
 
 
-def test_the_readme_tells_how_long_mnvi_s_row_took():
+def test_the_results_tell_how_long_mnvi_s_row_took():
     cells = sorted((PROJECT / "recorded/uci/evaluate").glob("*-mnvi/scores.json"))
     seconds = sum(json.loads(path.read_text())["seconds"] for path in cells)
     assert len(cells) == 7 and seconds <= 15 * 60
     told = f"MNVI's row, 1,400 networks, was trained in {seconds / 60:.1f} minutes"
-    assert told in (PROJECT / "README.md").read_text()
+    assert told in (PROJECT / "docs/results.md").read_text()
 
 
 def test_the_loss_of_the_networks_that_were_not_trained_to_the_end_fell():
@@ -38,3 +43,10 @@ def test_the_loss_of_the_networks_that_were_not_trained_to_the_end_fell():
         history = json.loads((PROJECT / "recorded/bounded/models" / cell.name / "seed-0/history.json").read_text())
         first, last = history[0]["loss"], history[-1]["loss"]
         assert last < first, cell.name
+
+
+def test_the_readme_counts_the_log_likelihoods_that_mnvi_reproduces():
+    records = tables.table_1(found_scores(PROJECT / "recorded/uci"))
+    judged = [record.reproduced for record in records if record.method == "mnvi" and record.metric == "log_likelihood"]
+    assert (sum(judged), len(judged)) == (6, 7)
+    assert "MNVI reproduces six of its seven log-likelihoods" in (PROJECT / "README.md").read_text()

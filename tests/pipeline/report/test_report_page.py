@@ -225,17 +225,17 @@ def test_nothing_is_half_written_when_the_disk_is_full(study):
     assert not list(study.study.results.glob(".*.tmp"))
 
 
-def test_readme_takes_scores_and_searches_of_several_results_folders(study):
+def test_pages_take_scores_and_searches_of_several_results_folders(study):
     for kept in ("boston-mnvi", "lenet-mnist-mnvi"):
         shutil.copytree(study.study.results / "evaluate" / kept, Path("recorded") / kept / "evaluate" / kept)
     shutil.copytree(study.study.results / "tune" / "boston-mnvi", "recorded/search/tune/boston-mnvi")
     marks = "".join(f"<!-- {name} --><!-- /{name} -->\n" for name in ("table1", "table2", "searches"))
     Path("README.md").write_text(marks)
-    writing.fill_readme(Path("README.md"), sorted(Path("recorded").iterdir()))
+    writing.fill_pages([Path("README.md")], sorted(Path("recorded").iterdir()))
     text = Path("README.md").read_text()
     assert "3 of 20 runs" in text and "3 of 4 runs" in text and "**boston-mnvi**" in text
     with pytest.raises(StudyError, match=r"nowhere: the folder has neither evaluate/<cell>/scores\.json nor a search"):
-        writing.fill_readme(Path("README.md"), [Path("nowhere")])
+        writing.fill_pages([Path("README.md")], [Path("nowhere")])
     assert Path("README.md").read_text() == text
 
 

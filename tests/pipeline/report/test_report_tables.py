@@ -215,15 +215,15 @@ def test_a_bar_in_a_reason_does_not_break_the_table():
     assert "a \\| b c" in text
 
 
-README = "# Title\n\n<!-- table1 -->\nold\n<!-- /table1 -->\n\nbetween\n\n<!-- table2 --><!-- /table2 -->\nend\n"
+PAGE = "# Title\n\n<!-- table1 -->\nold\n<!-- /table1 -->\n\nbetween\n\n<!-- table2 --><!-- /table2 -->\nend\n"
 
 
-def test_readme_is_filled_between_its_marks(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(README)
+def test_page_is_filled_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
     for _ in range(2):  # the second time changes nothing
-        markdown.fill_readme(readme, {"table1": "| a |\n", "table2": "| b |\n"})
-        assert readme.read_text() == (
+        markdown.fill_page(page, {"table1": "| a |\n", "table2": "| b |\n"})
+        assert page.read_text() == (
             "# Title\n\n<!-- table1 -->\n\n| a |\n\n<!-- /table1 -->\n\nbetween\n\n"
             "<!-- table2 -->\n\n| b |\n\n<!-- /table2 -->\nend\n"
         )
@@ -232,15 +232,22 @@ def test_readme_is_filled_between_its_marks(tmp_path):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (README.replace("<!-- /table2 -->", ""), "<!-- /table2 -->"),
+        (PAGE.replace("<!-- /table2 -->", ""), "<!-- /table2 -->"),
         ("nothing", "<!-- table1 -->, <!-- /table1 -->, <!-- table2 -->, <!-- /table2 -->"),
-        (README + "<!-- table1 -->", "<!-- table1 -->"),
+        (PAGE + "<!-- table1 -->", "<!-- table1 -->"),
         ("<!-- /table1 --><!-- table1 --><!-- table2 --><!-- /table2 -->", "stands before"),
     ],
 )
-def test_readme_without_its_marks_is_left_alone(tmp_path, text, named):
-    readme = tmp_path / "README.md"
-    readme.write_text(text)
+def test_page_without_its_marks_is_left_alone(tmp_path, text, named):
+    page = tmp_path / "page.md"
+    page.write_text(text)
     with pytest.raises(StudyError, match=re.escape(named)):
-        markdown.fill_readme(readme, {"table1": "a", "table2": "b"})
-    assert readme.read_text() == text
+        markdown.fill_page(page, {"table1": "a", "table2": "b"})
+    assert page.read_text() == text
+
+
+def test_page_may_have_the_marks_of_one_table(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table2 --><!-- /table2 -->")
+    markdown.fill_page(page, {"table1": "a", "table2": "b"})
+    assert page.read_text() == "<!-- table2 -->\n\nb\n\n<!-- /table2 -->"
