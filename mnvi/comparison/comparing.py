@@ -38,8 +38,8 @@ def compare_with_sampling(
     .. math:: \hat\mu = \frac1S \sum_s f(x; w^s), \qquad
               \hat\sigma^2 = \frac1{S-1} \sum_s \big(f(x; w^s) - \hat\mu\big)^2, \qquad w^s \sim q(w)
 
-    Do this first with a new kind of network: the rules neglect correlations between entries, and here is what that
-    costs. ``mnvi.options`` in force apply to the prediction. ``print`` shows a table; see :class:`Comparison`.
+    Do this first with a new kind of network: it shows what the rules lose by neglecting correlations between
+    entries. ``mnvi.options`` in force apply to the prediction. ``print`` shows a table; see :class:`Comparison`.
 
     Memory is that of one pass, one copy of the weights, and six numbers for each entry that is watched.
 

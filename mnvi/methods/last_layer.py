@@ -109,7 +109,7 @@ def features_of(caller: str, net: nn.Module, data: Any) -> Features:
 
 
 def with_layer(net: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """The network with another module in the place of a layer; a network that is that layer itself becomes it."""
+    """The network with one layer replaced; the replacement itself if that layer is the whole network."""
     if not name:
         return layer
     parent, _, last = name.rpartition(".")

@@ -98,7 +98,7 @@ def tune_noise(
 ) -> TunedNoise:
     r"""Give a trained network uncertainty without training it again.
 
-    One number of noise, the same :math:`\rho` for every chosen layer, and one temperature minimise the negative
+    One noise level, the same :math:`\rho` for every chosen layer, and one temperature minimise the negative
     log-likelihood of the data given here. Use data that the network was not trained on; a few hundred examples are
     enough for two numbers. Weights, and with them the mean of the logits, stay as they are. Noise in the last layer
     alone is the default: noise that a network never saw in training costs accuracy when it passes through many layers
@@ -108,7 +108,7 @@ def tune_noise(
     temperature scaling.
 
     With ``learn="elbo"`` every input unit of the chosen layers gets a noise of its own, learnt by the ELBO with fixed
-    weights, from noise that changes nothing; then the data choose the temperature:
+    weights. It starts too low to change anything. Then the data choose the temperature:
 
     .. math:: \max_\rho \; \sum_n E_q[\log p(y_n|x_n, w)] - \kappa\, KL[q_\rho(w)\,\|\,p(w)]
 
@@ -124,7 +124,7 @@ def tune_noise(
         temperature: whether to choose a temperature, too.
         rhos: the values of noise to try, such as ``(-9, -7, -6, -5)`` for noise in all layers of a deep network, where
             each value takes a pass over the data. By default nine from -9 to 1 and, around the best, eight more.
-        learn: "scalar", one number of noise by the negative log-likelihood; or "elbo", one for each unit.
+        learn: "scalar", one noise level by the negative log-likelihood; or "elbo", one for each unit.
         kappa: weight of the KL in the ELBO.
         steps: of Adam on the ELBO, each on one batch of the data.
         seed: of the samples with which the likelihood is computed.

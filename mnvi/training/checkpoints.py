@@ -1,4 +1,4 @@
-"""The state of a training in one file, from which the same call goes on."""
+"""The state of a training in one file, from which the same call resumes."""
 
 from __future__ import annotations
 

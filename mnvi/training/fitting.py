@@ -44,22 +44,23 @@ def fit(
     progress: bool = True,
     callback: Callable[[Row], object] | None = None,
 ) -> Fitted:
-    r"""Train a network by the evidence lower bound; the network given is trained itself, not a copy.
+    r"""Train a network on the evidence lower bound, in place.
 
-    It serves networks from :func:`mnvi.convert` and every method of :mod:`mnvi.methods`; a network without posteriors
-    is trained by its log-likelihood alone. The learning rate falls from ``learning_rate`` to 0 along half a cosine.
-    The defaults were chosen with ``mnvi.MultiplicativeNoise(prior_variance=1.0)`` on scikit-learn's digits, see the
-    guide; networks with many layers often want a lower learning rate, such as 1e-3.
+    This works for networks from :func:`mnvi.convert` and for every method of :mod:`mnvi.methods`. A network without
+    posteriors trains on its log-likelihood alone. The learning rate falls from ``learning_rate`` to 0 along half a
+    cosine. The defaults were chosen with ``mnvi.MultiplicativeNoise(prior_variance=1.0)`` on scikit-learn's digits, see
+    the guide; networks with many layers often need a lower learning rate, such as 1e-3.
 
-    With ``checkpoint`` each epoch ends with the state in a file. After Ctrl-C or a crash the same call goes on from the
-    last finished epoch, and ends as if nothing had happened, as long as all randomness is torch's. If the file holds a
-    finished training, the call returns it; with more ``epochs`` it trains on.
+    ``checkpoint`` names a file for the state after each epoch. After Ctrl-C or a crash, the same call resumes after the
+    last finished epoch. Its result is that of an uninterrupted run if all randomness is torch's. If the file holds a
+    finished training, the call returns its result; with more ``epochs`` it continues.
 
     Args:
         model: the network.
         train: a ``DataLoader`` or another collection of batches (inputs, targets), or one pair of tensors or arrays,
             which is shuffled in every epoch.
-        validation: data of the same kind. The network ends as in the epoch with the lowest validation NLL.
+        validation: data of the same kind. The network ends with the weights of the epoch with the lowest validation
+            NLL.
         likelihood: what the output means; by default :class:`mnvi.CategoricalLikelihood` for integer targets and
             :class:`mnvi.GaussianLikelihood` for others. :func:`mnvi.predict` remembers it.
         epochs: passes over the data.
@@ -123,10 +124,10 @@ def fit(
     shown = display(progress, epochs, count_batches(batches), loop.epoch)
     try:
         if loop.epoch:
-            shown.say(f"fit: going on from epoch {loop.epoch} of {path}")
+            shown.say(f"fit: resuming after epoch {loop.epoch} from {path}")
         stopped = loop.run(epochs, patience, path, settings, shown, callback)
     except KeyboardInterrupt:
-        kept = f"; the same call goes on from there: {path}" if path else "; give checkpoint='…' to go on another time"
+        kept = f"; the same call resumes there, from {path}" if path else "; give checkpoint='…' to resume another time"
         shown.say(f"fit: stopped after {loop.epoch} of {epochs} epochs{kept}")
         raise
     finally:

@@ -74,7 +74,7 @@ class Loop:
         shown: Display,
         callback: Callable[[Row], object] | None,
     ) -> bool:
-        """Train up to a number of epochs; True if it ended earlier for want of improvement."""
+        """Train up to a number of epochs. Return True if the validation NLL stopped improving before that."""
         while self.epoch < epochs:
             if patience is not None and self.history and self.epoch - self.best_epoch >= patience:
                 return True
@@ -152,7 +152,7 @@ class Loop:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.epoch, self.history = state["epoch"], list(state["history"])
         self.objective.load_state_dict(state["objective"])
         self.optimizer.load_state_dict(state["optimizer"])

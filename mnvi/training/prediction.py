@@ -23,7 +23,7 @@ class Prediction:
     Attributes:
         total: uncertainty of the prediction.
         aleatoric: the part that no further training data would remove.
-        epistemic: the part that the network does not know for want of data.
+        epistemic: the part that more training data would reduce.
         probs: probabilities of the classes [N, C], or of "yes" for a Bernoulli likelihood; None for numbers.
         mean: expected value of the targets; None for classes.
         binary: whether ``probs`` are of a Bernoulli likelihood.

@@ -16,7 +16,7 @@ class Display(Protocol):
         """An epoch is done."""
 
     def say(self, text: str) -> None:
-        """A word to the person who waits."""
+        """Print a message."""
 
     def close(self) -> None:
         """The training has ended, or was stopped."""
@@ -71,7 +71,7 @@ class Bar(Silent):
 
 
 def display(shown: bool, epochs: int, batches: int | None, done: int) -> Display:
-    """The way of showing progress that fits.
+    """The display that fits these arguments.
 
     Args:
         shown: whether to show any.
@@ -89,7 +89,7 @@ def display(shown: bool, epochs: int, batches: int | None, done: int) -> Display
 
 
 def summary(row: dict[str, float]) -> dict[str, str]:
-    """The scores of an epoch as a person wants to read them: the validation's if there are any."""
+    """The scores of an epoch in short: the validation's if there are any."""
     chosen = {name: value for name, value in row.items() if name.startswith("validation_")}
     names = {"loss": row["loss"], **{name.removeprefix("validation_"): value for name, value in chosen.items()}}
     return {name: f"{value:.4g}" for name, value in names.items()}

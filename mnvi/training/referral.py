@@ -66,7 +66,8 @@ class Referral:
         possible = (errors <= error) & torch.cat([order[1:] > order[:-1], torch.tensor([True])])
         if not bool(possible.any()):
             raise ValueError(
-                f"Referral.at_error: error={error} is not reached however much is referred; the lowest possible is "
+                f"Referral.at_error: error={error} cannot be reached, however many examples are referred; the lowest "
+                f"possible is "
                 f"{float(errors.min()):.4g}"
             )
         return cls._keeping(order, errors, int(possible.nonzero().max()) + 1)

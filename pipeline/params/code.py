@@ -8,7 +8,8 @@ Three tables add what the imports alone do not say:
 ENTRIES  the entry module of each stage, by kind of experiment
 AROUND   modules that move, keep or show what others compute: no result depends on them
 BY_NAME  parts of the library that count only for modules that name them. `import mnvi` stands for all other parts,
-         because their rules and layers act without being named
+         because their rules and layers act without being named. Which of them a network calls shows only while it runs.
+         A wrong guess would pass off an old result as current, so all count: at worst a training repeats
 """
 
 from __future__ import annotations

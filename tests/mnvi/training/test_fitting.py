@@ -162,7 +162,7 @@ def test_ctrl_c_leaves_a_state_from_which_the_same_call_goes_on(tmp_path: Path) 
     running.send_signal(signal.SIGINT)
     printed, said = running.communicate(timeout=60)
     last = int(float((["3", *printed.split()])[-1]))
-    assert running.returncode != 0 and "the same call goes on from there: state.pt" in said
+    assert running.returncode != 0 and "the same call resumes there, from state.pt" in said
     done = torch.load(tmp_path / "state.pt", weights_only=True)["epoch"]
     assert last - 1 <= done <= last
 

@@ -71,7 +71,7 @@ def test_for_numbers_the_error_is_the_root_mean_square() -> None:
 def test_equal_uncertainties_are_referred_together() -> None:
     total = torch.tensor([1.0, 1.0, 1.0])
     prediction = mnvi.Prediction(total, total, torch.zeros(3), mean=torch.zeros(3))
-    with pytest.raises(ValueError, match="is not reached however much is referred"):
+    with pytest.raises(ValueError, match="cannot be reached, however many examples are referred"):
         mnvi.Referral.at_error(prediction, torch.tensor([0.0, 0.0, 10.0]), error=1.0)
 
 

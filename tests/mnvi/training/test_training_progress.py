@@ -37,4 +37,4 @@ def test_a_word_says_from_where_it_goes_on(capfd: pytest.CaptureFixture[str], tm
     x = torch.randn(20, 3)
     for epochs in (1, 2):
         mnvi.fit(mnvi.models.mlp(3), (x, x[:, 0]), epochs=epochs, checkpoint=f"{tmp_path}/state.pt")
-    assert "fit: going on from epoch 1 of" in capfd.readouterr().err
+    assert "fit: resuming after epoch 1 from" in capfd.readouterr().err
