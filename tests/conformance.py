@@ -39,6 +39,7 @@ class ElementwiseConformance:
     mean_error: float = 1e-9  # of the approximation, in float64
     var_error: float = 1e-9
     float32_error: float = 1e-6  # of the arithmetic
+    table_error: float = 0.0  # of the table that answers in float32; twice as much in the variance
     largest_mean: float = math.inf  # beyond, the function itself overflows
     largest_var: float = math.inf
 
@@ -69,10 +70,10 @@ class ElementwiseConformance:
         exact = self.apply(mean.double(), var.double())
         scale = self.scale(mean.double(), var.double())
         assert rough.mean.dtype == rough.var.dtype == torch.float32
-        rounding = self.float32_error * (scale + exact.mean.abs())
+        rounding = self.float32_error * (scale + exact.mean.abs()) + self.table_error * scale
         assert_within(rough.mean, exact.mean, rounding, mean, var)
         # a table and its switch are read at the same place in both precisions, up to the documented error
-        seam = self.var_error * scale.square()
+        seam = (self.var_error + 2 * self.table_error) * scale.square()
         assert_within(rough.var, exact.var, self.float32_error * scale.square() + seam, mean, var)
 
     def test_extreme_inputs_match_dense_quadrature(self) -> None:

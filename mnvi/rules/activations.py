@@ -1,6 +1,7 @@
 """Elementwise functions: torch's names for them, and the moments that answer.
 
-``mnvi.options(activation="taylor")`` replaces all of them by the first-order rule.
+``mnvi.options(activation="quadrature")`` replaces tables by the integrals that they are made from, and
+``mnvi.options(activation="taylor")`` everything by the first-order rule.
 """
 
 from __future__ import annotations
@@ -46,8 +47,16 @@ def _answer(x: Gaussian, function: Function, moments: Moments) -> Gaussian:
     if current().activation == "taylor":
         expectation, variance = taylor_moments(function, wide, x.var)
     else:
-        expectation, variance = moments(wide, x.var)
+        expectation, variance = _chosen(moments)(wide, x.var)
     return Gaussian.trusted(expectation.to(x.mean.dtype), variance)
+
+
+def _chosen(moments: Moments) -> Moments:
+    """The moments as the option asks for them: with or without a table."""
+    if current().activation != "quadrature":
+        return moments
+    reference: Moments = getattr(moments, "reference", moments)
+    return reference
 
 
 _WITHOUT_ARGUMENTS: dict[str, tuple[Function, Moments]] = {
@@ -249,7 +258,7 @@ def softplus(x: Gaussian, beta: float = 1.0, threshold: float = 20.0) -> Gaussia
         return by_quadrature
 
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        expectation, variance = rectifiers.softplus(beta * mean, beta * beta * var)
+        expectation, variance = _chosen(rectifiers.softplus)(beta * mean, beta * beta * var)
         return expectation / beta, variance / (beta * beta)
 
     return _answer(x, lambda z: F.softplus(z, beta, threshold), moments)
@@ -261,7 +270,7 @@ _softplus_by_quadrature = elementwise(F.softplus)
 @RULES.rule(*every("logsigmoid", "log_sigmoid"))
 def logsigmoid(x: Gaussian) -> Gaussian:
     def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        expectation, variance = rectifiers.softplus(-mean, var)
+        expectation, variance = _chosen(rectifiers.softplus)(-mean, var)
         return -expectation, variance
 
     return _answer(x, F.logsigmoid, moments)

@@ -19,7 +19,7 @@ PAPER: dict[str, str | float] = {
 }
 
 _CHOICES = {
-    "activation": ("moments", "taylor"),
+    "activation": ("moments", "quadrature", "taylor"),
     "batch_norm": ("full_gradient", "constant_scale"),
     "max_pool": ("argmax", "clark"),
     "dropout": ("variance", "sample"),
@@ -73,9 +73,10 @@ class options:
     r"""Choose approximations, permanently or inside a ``with`` block.
 
     Args:
-        activation: ``"moments"`` (default) uses closed forms or quadrature for the two moments
-            :math:`E[f(Z)], V[f(Z)]`; ``"taylor"`` the first-order rule :math:`f(\mu), f'(\mu)^2 v` for every
-            elementwise function.
+        activation: ``"moments"`` (default) uses closed forms, tables or quadrature for the two moments
+            :math:`E[f(Z)], V[f(Z)]`; ``"quadrature"`` integrates in place of tables, which err by up to
+            :math:`10^{-4}` (:mod:`mnvi.moments.activations.tabulated`), and takes ten times as long in eager mode;
+            ``"taylor"`` is the first-order rule :math:`f(\mu), f'(\mu)^2 v` for every elementwise function.
         max_pool: ``"argmax"`` (default, the paper's) passes on the variance of the entry with the largest mean;
             ``"clark"`` matches the moments of the maximum pair by pair.
         dropout: in training, ``"variance"`` (default) adds the variance of the Bernoulli noise analytically;

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments.activations.tabulated import tabulated
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import FAR, choose, density, tail
 from mnvi.moments.quadrature import column, gauss_legendre
@@ -49,6 +51,7 @@ def erf(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return torch.erf(math.sqrt(0.5) * h), 4 * _cdf_variance(h, 2 * var)
 
 
+@tabulated(F.gelu)
 @lean
 def gelu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`Z\,\Phi(Z)`.

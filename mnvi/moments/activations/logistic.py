@@ -1,6 +1,7 @@
 r"""Sigmoid and its relatives, accurate from :math:`\sigma = 0` to a sigmoid that looks like a step.
 
-Below :math:`\sigma = 1` ten Gauss–Hermite nodes use the exact increment of a sigmoid
+In eager float32 tables answer (:mod:`mnvi.moments.activations.tabulated`, with errors of their own); the formulas here
+make the tables and answer otherwise. Below :math:`\sigma = 1` ten Gauss–Hermite nodes use the exact increment of a sigmoid
 :math:`p(\mu + \delta) - p(\mu) = p\,\bar p\,e/(1 + p\,e)`, :math:`e = \mathrm{expm1}(\delta)`, :math:`\bar p = 1 - p`,
 so that no digits cancel. Above, a mixture of five centred Gaussians approximates the logistic density,
 :math:`p(z) \approx \sum_k w_k \Phi(z/\tau_k)`, fitted to the density after smoothing by :math:`\sigma = 1`; then with
@@ -14,8 +15,10 @@ and since :math:`p^2 = p - p'`, second moments follow.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments.activations.tabulated import tabulated
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, proportional, tail
 from mnvi.moments.quadrature import column, gauss_hermite
@@ -26,6 +29,7 @@ _MIXTURE_VARIANCES = (0.98013940, 2.01517245, 3.97060689, 7.54482066, 14.1399316
 _NODES, _WEIGHTS = zip(*((node, weight) for node, weight in gauss_hermite(10) if node > 0), strict=True)  # ±node
 
 
+@tabulated(torch.sigmoid, degree=0)
 @lean
 def sigmoid(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`1/(1 + e^{-Z})`: quadrature for :math:`\sigma < 1`, :math:`P` and
@@ -46,6 +50,7 @@ def sigmoid(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return expectation, choose(narrow, narrow_var, wide_var).clamp(min=0)
 
 
+@tabulated(torch.tanh, degree=0)
 @lean
 def tanh(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`\tanh Z = 2p(2Z) - 1`, from those of the sigmoid.
@@ -90,6 +95,7 @@ def tanhshrink(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return expectation, variance.clamp(min=0)
 
 
+@tabulated(F.silu)
 @lean
 def silu(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`Z\,p(Z)`, the sigmoid-weighted value (swish).

@@ -16,6 +16,7 @@ from tests.conformance import ElementwiseConformance
 # The documented errors of the approximations; the others are exact.
 LOGISTIC = {"mean_error": 2e-6, "var_error": 3e-5}
 RECTIFIER = {"mean_error": 1e-5, "var_error": 2e-5}
+TABULATED = 1e-4  # in float32
 
 
 class TestReLU(ElementwiseConformance):
@@ -139,6 +140,7 @@ class TestSigmoid(ElementwiseConformance):
     steepest = 0.25
     span = 0.5
     mean_error, var_error = LOGISTIC.values()
+    table_error = TABULATED
 
 
 class TestTanh(ElementwiseConformance):
@@ -146,6 +148,7 @@ class TestTanh(ElementwiseConformance):
     in_place = torch.tanh_
     span = 1.0
     mean_error, var_error = LOGISTIC.values()
+    table_error = TABULATED
 
 
 class TestTanhshrink(ElementwiseConformance):
@@ -158,6 +161,7 @@ class TestSiLU(ElementwiseConformance):
     function = F.silu
     in_place = nn.SiLU(inplace=True)
     mean_error, var_error = LOGISTIC.values()
+    table_error = TABULATED
 
 
 class TestErf(ElementwiseConformance):
@@ -183,12 +187,14 @@ class TestGELU(ElementwiseConformance):
     function = F.gelu
     steepest = 1.13
     var_error = 2e-9
+    table_error = TABULATED
 
 
 class TestGELUTanh(ElementwiseConformance):
     function = staticmethod(lambda x: F.gelu(x, approximate="tanh"))
     steepest = 1.13
     mean_error, var_error = RECTIFIER.values()
+    table_error = TABULATED
 
 
 class TestMish(ElementwiseConformance):
@@ -196,17 +202,20 @@ class TestMish(ElementwiseConformance):
     in_place = nn.Mish(inplace=True)
     steepest = 1.1
     mean_error, var_error = RECTIFIER.values()
+    table_error = TABULATED
 
 
 class TestSoftplus(ElementwiseConformance):
     function = staticmethod(lambda x: F.softplus(x, 2.0, 40.0))
     mean_error, var_error = 1e-6, 1e-6
     float32_error = 2e-6
+    table_error = TABULATED
 
 
 class TestLogSigmoid(ElementwiseConformance):
     function = F.logsigmoid
     mean_error, var_error = 1e-6, 1e-6
+    table_error = TABULATED
 
 
 class TestSoftsign(ElementwiseConformance):
@@ -490,10 +499,10 @@ def inputs_and_networks(activations):
     return (x.mean, x.var), Each(activations).eval()
 
 
-@pytest.mark.parametrize("option", ["moments", "taylor"])
+@pytest.mark.parametrize("option", ["quadrature", "taylor"])
 def test_all_compile_into_one_graph(option):
     inputs, network = inputs_and_networks(ALL)
-    with mnvi.options(activation=option):
+    with mnvi.options(activation=option):  # the compiler gets integrals where eager mode reads tables
         compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(*inputs), network(*inputs))
 
@@ -503,9 +512,10 @@ def test_compiled_gradients_agree():
     inputs, network = inputs_and_networks([nn.SiLU()])  # one that has everything: closed form, nodes and a choice
     compiled = torch.compile(network, fullgraph=True)
     gradients = []
-    for model in (network, compiled):
-        leaves = [t.clone().requires_grad_() for t in inputs]
-        gradients.append(torch.autograd.grad(sum(part.sum() for part in model(*leaves)), leaves))
+    with mnvi.options(activation="quadrature"):
+        for model in (network, compiled):
+            leaves = [t.clone().requires_grad_() for t in inputs]
+            gradients.append(torch.autograd.grad(sum(part.sum() for part in model(*leaves)), leaves))
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
@@ -513,7 +523,9 @@ def test_all_export():
     inputs, network = inputs_and_networks(ALL)
     exported = torch.export.export(network, inputs, dynamic_shapes=[{0: torch.export.Dim("batch")}] * 2)
     x = gaussian(9, 4, dtype=torch.float32)
-    torch.testing.assert_close(exported.module()(x.mean, x.var), network(x.mean, x.var))
+    with mnvi.options(activation="quadrature"):
+        expected = network(x.mean, x.var)
+    torch.testing.assert_close(exported.module()(x.mean, x.var), expected)
 
 
 @pytest.mark.slow
@@ -525,7 +537,7 @@ def test_those_of_torchvision_run_in_onnxruntime(tmp_path):
     names = [node.name for node in session.get_inputs()]
     outputs = session.run(None, dict(zip(names, (t.numpy() for t in inputs), strict=True)))
     for output, expected in zip(outputs, network(*inputs), strict=True):
-        torch.testing.assert_close(torch.from_numpy(output), expected.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.from_numpy(output), expected.detach(), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.5, 3.0])
