@@ -1,7 +1,9 @@
 r"""Sigmoid and its relatives, accurate from :math:`\sigma = 0` to a sigmoid that looks like a step.
 
 In eager float32 tables answer (:mod:`mnvi.moments.activations.tabulated`, with errors of their own); the formulas here
-make the tables and answer otherwise. Below :math:`\sigma = 1` ten Gauss–Hermite nodes use the exact increment of a sigmoid
+make the tables and answer otherwise.
+
+Below :math:`\sigma = 1` ten Gauss–Hermite nodes use the exact increment of a sigmoid
 :math:`p(\mu + \delta) - p(\mu) = p\,\bar p\,e/(1 + p\,e)`, :math:`e = \mathrm{expm1}(\delta)`, :math:`\bar p = 1 - p`,
 so that no digits cancel. Above, a mixture of five centred Gaussians approximates the logistic density,
 :math:`p(z) \approx \sum_k w_k \Phi(z/\tau_k)`, fitted to the density after smoothing by :math:`\sigma = 1`; then with

@@ -1,7 +1,9 @@
 r"""Smooth rectifiers: zero far below, the identity far above, and a bend of width one in between.
 
 In eager float32 tables answer (:mod:`mnvi.moments.activations.tabulated`, with errors of their own); the formulas here
-make the tables and answer otherwise. Below :math:`\sigma = 1` Gauss–Hermite nodes use increments :math:`f(\mu + \delta) - f(\mu)` that lose no digits. Above,
+make the tables and answer otherwise.
+
+Below :math:`\sigma = 1` Gauss–Hermite nodes use increments :math:`f(\mu + \delta) - f(\mu)` that lose no digits. Above,
 with the ReLU smoothed by unit noise, :math:`R(z) = z\Phi(z) + \varphi(z)`, the differences :math:`h_1 = f - R` and
 :math:`h_2 = f^2 - zR` are smooth and vanish on both sides, so that the trapezoidal rule integrates them against a
 Gaussian with an error that falls exponentially in the number of nodes:

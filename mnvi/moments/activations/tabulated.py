@@ -104,7 +104,7 @@ class _Read(torch.autograd.Function):
         return expectation, variance
 
     @staticmethod
-    def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[None, Tensor, Tensor]:
+    def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Tensor | None, ...]:
         mean, var = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph: bilinear pieces have no second derivative, the reference has
             with torch.enable_grad():
