@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline import params
 from pipeline.errors import StudyError
 from pipeline.params import code
 
@@ -28,47 +27,59 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def digests(project: Path) -> dict[tuple[str, str], str]:
-    """What a process that starts there finds."""
-    ask = (
-        "from pipeline import params\n"
-        "from pipeline.params import code\n"
-        f"study, names = params.load({str(ROOT / 'params.yaml')!r}), {CELLS}\n"
-        "stages = [(kind, stage) for kind in names for stage in code.ENTRIES[kind]]\n"
-        "found = {(kind, stage): study.cell(names[kind]).code(stage) for kind, stage in stages}\n"
-        "print({**found, ('data', 'prepare'): code.of('data', 'prepare')})"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ask], cwd=project, env=environment, capture_output=True, text=True, check=True
-    )
-    found: dict[tuple[str, str], str] = eval(done.stdout)
-    return found
-
-
 @pytest.fixture(scope="module")
-def unchanged(project: Path) -> dict[tuple[str, str], str]:
-    return digests(project)
+def known() -> dict[Any, Any]:
+    """What was found in files that have not changed since."""
+    return {}
 
 
 @pytest.fixture
 def changed(
-    project: Path, unchanged: dict[tuple[str, str], str]
-) -> Callable[[str, Callable[[str], str]], set[tuple[str, str]]]:
-    """Which stages a change of one file concerns."""
+    project: Path, known: dict[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str, Callable[[str], str]], set[tuple[str, str]]]]:
+    """Which stages a change of one file of a copy of the code concerns."""
+    folder_of = code._folder
+    monkeypatch.setattr(
+        code, "_folder", lambda package: project / package if package in code.OWN else folder_of(package)
+    )
+    monkeypatch.setattr(code, "_file", code._file.__wrapped__)
+
+    def by_content(name: str) -> None:
+        """Remembers as long as a file stays the same, where the code itself remembers as long as it runs."""
+        function = getattr(code, name).__wrapped__
+
+        def asked(module: str, *further: Any) -> Any:
+            file = code._file(module)
+            key = name, module, file and file.read_bytes(), *further
+            if key not in known:
+                known[key] = function(module, *further)
+            return known[key]
+
+        monkeypatch.setattr(code, name, asked)
+
+    for name in ("_tree", "_digest", "_used"):
+        by_content(name)
+    study = params.load(ROOT / "params.yaml")
+
+    def digests() -> dict[tuple[str, str], dict[str, str]]:
+        code._of.cache_clear()
+        stages = [(kind, stage) for kind in CELLS for stage in code.ENTRIES[kind]]
+        found = {(kind, stage): study.cell(CELLS[kind]).code(stage) for kind, stage in stages}
+        return {**found, ("data", "prepare"): code.of("data", "prepare")}
 
     def which(name: str, change: Callable[[str], str]) -> set[tuple[str, str]]:
         path = project / name
-        text = path.read_text()
+        before, text = digests(), path.read_text()
         path.write_text(change(text))
         try:
-            after = digests(project)
+            after = digests()
         finally:
             path.write_text(text)
-        assert unchanged.keys() == after.keys() == set(EVERYTHING)
-        return {stage for stage in unchanged if unchanged[stage] != after[stage]}
+        assert before.keys() == after.keys() == set(EVERYTHING)
+        return {stage for stage in before if before[stage] != after[stage]}
 
-    return which
+    yield which
+    code._of.cache_clear()
 
 
 def with_code(text: str) -> str:
