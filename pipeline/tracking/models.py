@@ -87,6 +87,8 @@ def model(
         "targets": None if targets is None else dict(targets),
         "columns": None if columns is None else list(columns),
         "classes": None if classes is None else list(classes),
+        "shape": list(example.shape[1:]),
+        "bytes": example.dtype == torch.uint8,
         "options": propagation.settings(METHODS[cell.method]),
     }
     write_json(folder / "settings.json", settings)
@@ -152,8 +154,6 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
 
     settings = read_json(saved / "settings.json", "pipeline.train")
     example = read_tensors(saved / "example.pt", "pipeline.train").numpy()
-    if settings["kind"] == "regression":
-        example = example.astype(np.float64)  # the type of a data frame's columns, and of numbers in a client's JSON
     named = [settings["builder"], *([settings["method"]] if ":" in settings["method"] else [])]
     packages = {"mnvi", *(reference.partition(":")[0].partition(".")[0] for reference in named)}
     mlflow.pyfunc.save_model(
@@ -162,13 +162,17 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
         python_model=str(_SERVED),
         artifacts={"weights": str(saved / "weights.pt"), "settings": str(saved / "settings.json")},
         code_paths=[str(_code(package)) for package in sorted(packages)],
-        signature=_signature(example, settings["kind"]),
+        signature=_signature(settings["kind"]),
         input_example=example,
         pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in _NEEDED],
     )
 
 
-def _signature(example: np.ndarray[Any, Any], kind: str) -> ModelSignature:
+def _signature(kind: str) -> ModelSignature:
+    """The answer's parts. There is no schema of inputs: MLflow passes them on as they are, and the model checks them.
+
+    With one, MLflow would drop the names of columns, and turn pixels that are no bytes into bytes, without a word.
+    """
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
@@ -178,7 +182,7 @@ def _signature(example: np.ndarray[Any, Any], kind: str) -> ModelSignature:
         outputs += [TensorSpec(double, (-1,), name) for name in ("entropy", "aleatoric", "epistemic")]
     else:
         outputs = [TensorSpec(single, (-1,), name) for name in ("mean", "std", "aleatoric", "epistemic")]
-    return ModelSignature(inputs=Schema([TensorSpec(example.dtype, (-1, *example.shape[1:]))]), outputs=Schema(outputs))
+    return ModelSignature(outputs=Schema(outputs))
 
 
 def _is_best(client: MlflowClient, name: str, objective: float) -> bool:

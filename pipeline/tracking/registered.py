@@ -30,7 +30,9 @@ class Model:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one input."""
-        (expected,) = self.inner.metadata.signature.inputs.inputs
+        if "shape" in self.settings:
+            return tuple(self.settings["shape"])
+        (expected,) = self.inner.metadata.signature.inputs.inputs  # a model from before 0.3
         return tuple(expected.shape[1:])
 
     def predict(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -38,8 +40,8 @@ class Model:
         return answer
 
 
-def load(name: str, made_by: str) -> Model:
-    """The best version of a registered model.
+def folder(name: str, made_by: str) -> Path:
+    """A local folder with the best version of a registered model.
 
     Args:
         made_by: the command that registers it, for the message if it is missing.
@@ -52,7 +54,14 @@ def load(name: str, made_by: str) -> Model:
         version = client.get_model_version_by_alias(name, ALIAS)
     except MlflowException as error:
         raise StudyError(f"no model {name} is registered in {store.address()}; run `{made_by}` first") from error
-    folder = Path(mlflow.artifacts.download_artifacts(version.source))
-    loaded = mlflow.pyfunc.load_model(str(folder))
-    (settings,) = folder.glob("artifacts/settings.json")
+    return Path(mlflow.artifacts.download_artifacts(version.source))
+
+
+def load(name: str, made_by: str) -> Model:
+    """The best version of a registered model; see :func:`folder`."""
+    place = folder(name, made_by)
+    with store.quiet_import():
+        import mlflow.pyfunc
+    loaded = mlflow.pyfunc.load_model(str(place))
+    (settings,) = place.glob("artifacts/settings.json")
     return Model(loaded, json.loads(settings.read_text(encoding="utf-8")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 from mlflow.exceptions import MlflowException
 from mlflow.models import set_model
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from torch import Tensor, nn
 
@@ -20,7 +22,28 @@ import mnvi
 
 Prediction = dict[str, npt.NDArray[Any]]
 _BATCH = 256
+_TOO_FAR = "the answer is not finite; these inputs are too far from the training data"
 _SEED = 0  # the same input gets the same answer, even from methods that sample
+_MOST_VALUES = 1 << 27  # of one request; more would fill the memory of a small machine
+
+
+class Refused(MlflowException):
+    """One sentence about a request that cannot be answered.
+
+    MLflow's server puts all data of the request before the message of an error; this one keeps its sentence.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+        super().__init__(sentence, error_code=INVALID_PARAMETER_VALUE)
+
+    @property
+    def message(self) -> str:
+        return self._sentence
+
+    @message.setter
+    def message(self, _: str) -> None:
+        pass
 
 
 class Served(PythonModel):
@@ -32,25 +55,27 @@ class Served(PythonModel):
         self.net.load_state_dict(torch.load(context.artifacts["weights"], map_location="cpu", weights_only=True))
         self.net.eval()
 
-    # The input may also be a data frame, but MLflow understands a single type in the signature only.
+    # The input may also be a data frame or a dictionary of columns, but MLflow understands a single type here only.
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> Prediction:
-        values = model_input.to_numpy() if hasattr(model_input, "to_numpy") else model_input
-        given = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
-        _check(given)
-        x = _standardised(given, self.settings["inputs"])
+        x = _standardised(_checked(_rows(model_input, self.settings), self.settings), self.settings["inputs"])
         with torch.inference_mode(), mnvi.options(**self.settings["options"]):
-            parts = [self._answer(part) for part in x.split(_BATCH)]
+            parts = [self._answer(part, _BATCH * index) for index, part in enumerate(x.split(_BATCH))]
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
 
-    def _answer(self, x: Tensor) -> dict[str, Tensor]:
+    def _answer(self, x: Tensor, start: int) -> dict[str, Tensor]:
         with torch.random.fork_rng([]):
             torch.manual_seed(_SEED)
             out = self.net(x)
+        for values in [out] if isinstance(out, Tensor) else [out.mean, out.var]:
+            _check_finite(values, _TOO_FAR, start)
         if self.settings["kind"] == "classification":
             return _classification(out)
-        return _regression(out, self.settings["targets"])
+        answer = _regression(out, self.settings["targets"])
+        for values in answer.values():  # a variance can be too large even where the network's output is finite
+            _check_finite(values[:, None], _TOO_FAR, start)
+        return answer
 
 
 def _network(settings: dict[str, Any]) -> nn.Module:
@@ -67,14 +92,43 @@ def _function(reference: str) -> Callable[..., Any]:
     return found
 
 
-def _check(x: Tensor) -> None:
-    """Rejects missing and non-finite values: they would give NaN answers, or an obscure error from a distribution."""
-    rows = (~x.flatten(1).isfinite()).any(1).nonzero().flatten().tolist()
-    if rows:
-        named = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
-        raise MlflowException.invalid_parameter_value(
-            f"rows {named}: values are missing, NaN or infinite; fill them in or leave these rows out"
-        )
+def _rows(given: Any, settings: dict[str, Any]) -> npt.NDArray[Any]:
+    """The values of a request as an array. Named columns are matched by name, whatever their order."""
+    names = list(given) if hasattr(given, "keys") else []  # a data frame, or a dictionary of columns
+    wanted = settings.get("columns")
+    if names and wanted and not all(isinstance(name, int) for name in names):
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise Refused(f"the column {missing[0]} is missing; the model needs {', '.join(wanted)}")
+        names = wanted
+    try:
+        columns = [np.asarray(given[name]) for name in names]
+        values = np.stack(columns, 1) if names else np.asarray(given)
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise Refused(f"the values are not an array of numbers ({error})") from error
+
+
+def _checked(values: npt.NDArray[Any], settings: dict[str, Any]) -> Tensor:
+    """Refuses what the network would answer with nonsense or with an obscure error."""
+    shape = settings["shape"]
+    said = "rows of " + " x ".join(map(str, shape)) + (" values" if settings["kind"] == "regression" else " pixels")
+    if values.size == 0:
+        raise Refused(f"the request is empty; send {said}")
+    if list(values.shape[1:]) != shape:
+        raise Refused(f"the shape is {list(values.shape)}; expected {said}, e.g. {[1, *shape]}")
+    if values.size > _MOST_VALUES:
+        raise Refused(f"{len(values)} rows are too many; send at most {_MOST_VALUES // math.prod(shape)} at a time")
+    x = torch.from_numpy(values)
+    _check_finite(x, "values are missing, NaN or infinite; fill them in or leave these rows out")
+    if settings.get("bytes") and ((x < 0) | (x > 255) | (x != x.round())).any():
+        raise Refused("pixels must be whole numbers from 0 to 255; multiply colours in [0, 1] by 255 and round them")
+    return x.float()
+
+
+def _check_finite(x: Tensor, problem: str, start: int = 0) -> None:
+    if found := ((~x.flatten(1).isfinite()).any(1).nonzero().flatten() + start).tolist():
+        raise Refused(f"rows {', '.join(map(str, found[:5]))}{', …' if len(found) > 5 else ''}: {problem}")
 
 
 def _standardised(x: Tensor, inputs: dict[str, Any] | None) -> Tensor:
