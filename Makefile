@@ -19,7 +19,7 @@ TESTING := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast soak lint audit format lock bench faults lockfile docs docs-serve study uci images paper cifar ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults lockfile docs docs-serve study uci images paper cifar photos ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*  ## /\1\t/' | expand -t 18
@@ -84,6 +84,9 @@ docs: setup $(GALLERY)  ## run the examples and write the site to build/site
 
 docs-serve: setup $(GALLERY)  ## show the site on http://127.0.0.1:8000
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve --dev-addr 127.0.0.1:8000
+
+photos: setup  ## uncertainty for a network trained on ImageNet, on photographs of Imagenette: docs/photos.md
+	$(RUN) -m tools.photos
 
 bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks

@@ -17,12 +17,12 @@ from urllib.error import HTTPError
 import pytest
 import torch
 from commands import PATIENCE, command
-from test_tracking_server import free_port
 from torch import nn
 from tracking_cases import Cell, Experiment
 
 import mnvi
 from pipeline import tracking
+from tools.ray_nodes import free_port
 from tools.servers import wait_until_it_answers
 
 ROOT = Path(__file__).parents[2]

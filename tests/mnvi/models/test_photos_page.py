@@ -1,0 +1,52 @@
+"""The page about photographs: its table comes from records, and the records from a measurement that is tried here."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import mnvi
+from tools import photos
+from tools.photo_data import Photos
+from tools.photo_page import RECORDS, TABLE, page
+
+LABELS = {name: method.label for name, method in photos.METHODS.items()}
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    assert TABLE.read_text() == page(json.loads(RECORDS.read_text()), LABELS)
+
+
+def test_tuned_noise_is_at_least_as_good_as_a_temperature_on_photographs_it_was_not_tuned_on() -> None:
+    found = json.loads(RECORDS.read_text())["methods"]
+    assert found["noise"]["nll"] <= found["temperature"]["nll"] and found["noise"]["ece"] <= found["temperature"]["ece"]
+    assert all(found["noise"][score] < found["plain"][score] for score in ("nll", "ece", "aumrc"))
+
+
+@pytest.fixture(scope="module")
+def subject() -> photos.Subject:
+    """A small network that is as sure as its random weights, and pictures with its own classes."""
+    torch.manual_seed(0)
+    small = photos.Subject.__new__(photos.Subject)
+    small.net = nn.Sequential()
+    small.net.body = nn.Sequential(nn.Flatten(), nn.Linear(12, 30), nn.ReLU())
+    small.net.fc = small.last = nn.Linear(30, 7)
+    x = torch.randn(60, 3, 2, 2)
+    y = torch.distributions.Categorical(logits=small.net(x).detach()).sample()
+    small.pictures = {"test": Photos(x, y), "train": Photos(x, y)}
+    small.pictures |= {name: Photos(5 * x, torch.zeros_like(y)) for name in ("textures", "digits")}
+    small._features = {}
+    return small
+
+
+@pytest.mark.parametrize("name", ["plain", "temperature", "laplace", "noise", "noise_factored", "noise_shared"])
+def test_a_method_is_measured_on_the_half_that_it_has_not_seen(name: str, subject: photos.Subject) -> None:
+    found = photos.measure(subject, photos.METHODS[name])
+    assert len(found["log_probs"]) == 60 and found["nll"] == pytest.approx(-sum(found["log_probs"]) / 60, abs=1e-3)
+    assert len(found["folds"]) == 2 and all(0 <= fold["auroc_digits"] <= 1 for fold in found["folds"])
+    if name == "plain":
+        probs = subject.net(subject.pictures["test"].x).softmax(-1).detach()
+        assert found["nll"] == pytest.approx(float(mnvi.metrics.nll(probs, subject.pictures["test"].y)), rel=1e-4)
