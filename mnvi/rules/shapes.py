@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments.precision import widened
-from mnvi.rules.table import RULES, every
+from mnvi.rules.table import RULES, NoRuleError, every
 from mnvi.values.base import refuse_all_but_first, refuse_complex
 from mnvi.values.gaussian import Gaussian
 
@@ -109,6 +109,14 @@ def setitem(x: Gaussian, index: Any, value: Any) -> None:
     changed[0][index] = mean
     changed[1][index] = var
     x.become(Gaussian.trusted(*changed))
+
+
+@RULES.rule(Tensor.copy_)
+def copy_(x: Any, src: Any, non_blocking: bool = False) -> Gaussian:
+    if not isinstance(x, Gaussian):
+        raise NoRuleError(RULES.explain(Tensor.copy_))
+    x[...] = src
+    return x
 
 
 @RULES.rule(Tensor.view_as, Tensor.reshape_as)

@@ -34,6 +34,8 @@ _RECURRENT = (
     "x.mean to leave the uncertainty out"
 )
 _POWER = "a power with a random exponent and a positive base is an exponential: torch.exp(x * math.log(base))"
+_WRITABLE = "first x = mnvi.Gaussian(x, torch.zeros_like(x)), which can be changed in place"
+_WRITTEN = f"a tensor cannot hold a random value in place, its variance would be lost; write {_WRITABLE}"
 _LOSSES = """
     cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div gaussian_nll_loss binary_cross_entropy
     binary_cross_entropy_with_logits
@@ -49,6 +51,7 @@ _HINTS = {
         ("backward", _GRADIENT),
         (_RECURRENCES, _RECURRENT),
         ("__rpow__", _POWER),
+        ("__setitem__ copy_", _WRITTEN),
         ("equal allclose isclose", _COMPARED),
     )
     for name in names.split()
@@ -161,7 +164,7 @@ class RuleTable:
                 plain = name_of(function).rpartition(".")[2].removesuffix("_")
                 raise RuntimeError(
                     f"{name_of(function)}: a tensor cannot hold a {self._value_name} in place, its variance would be "
-                    f"lost; write y = x.{plain}(g), which makes a new value"
+                    f"lost; write y = x.{plain}(...), which makes a new value, or {_WRITABLE}"
                 )
             return target.become(result)
         return result

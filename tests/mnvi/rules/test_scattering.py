@@ -198,3 +198,25 @@ def test_compile_and_export_without_graph_breaks():
     exported = torch.export.export(Graph(), (x.mean, x.var)).module()(x.mean, x.var)
     torch.testing.assert_close(compiled, expected)
     torch.testing.assert_close(exported, expected)
+
+
+WRITES = {
+    "index_add_": lambda out, g: out.index_add_(0, torch.tensor([0, 0, 2]), g),
+    "scatter_add_": lambda out, g: out.scatter_add_(0, torch.tensor([[0, 0], [1, 1], [0, 0]]), g),
+    "__setitem__": lambda out, g: out.__setitem__(torch.tensor([2, 0, 1]), g),
+    "copy_": lambda out, g: out.copy_(g),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_plain_target_is_refused_and_the_advice_of_the_message_is_right(name):
+    g, out = gaussian(3, 2), torch.zeros(3, 2, dtype=torch.float64)
+    with pytest.raises((RuntimeError, mnvi.NoRuleError), match=r"x = mnvi\.Gaussian\(x, torch\.zeros_like\(x\)\)"):
+        WRITES[name](out, g)
+    advised = mnvi.Gaussian(out, torch.zeros_like(out))
+    WRITES[name](advised, g)
+    mean, var = torch.zeros(3, 2).double(), torch.zeros(3, 2).double()
+    WRITES[name](mean, g.mean)
+    WRITES[name](var, g.var)
+    torch.testing.assert_close(advised.mean, mean)
+    torch.testing.assert_close(advised.var, var)
