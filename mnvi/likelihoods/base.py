@@ -107,6 +107,19 @@ class Likelihood(nn.Module, ABC):
         """
         return self.expected_log_prob(out, y).mean()
 
+    def counted(self, y: Tensor) -> Tensor:
+        """Which targets count: all, unless a likelihood ignores some.
+
+        Args:
+            y: the targets.
+
+        Example:
+            >>> import torch, mnvi
+            >>> mnvi.CategoricalLikelihood(ignore_index=255).counted(torch.tensor([0, 255, 2]))
+            tensor([ True, False,  True])
+        """
+        return torch.ones_like(y, dtype=torch.bool)
+
     def uncertainty(self, out: Output) -> Uncertainty:
         """Entropy of the prediction and its parts; the aleatoric part averages over 64 samples of the output.
 

@@ -138,11 +138,19 @@ class CategoricalLikelihood(Likelihood):
         """
         out = self._checked(out, y)
         y = y.long()
-        counted = None if self.ignore_index is None else y != self.ignore_index
+        counted = None if self.ignore_index is None else self.counted(y)
         if counted is not None:
             y = torch.where(counted, y, 0)
         value = self._expected(out, y)
         return value if counted is None else torch.where(counted, value, 0.0)
+
+    def counted(self, y: Tensor) -> Tensor:
+        """Which labels count: those that are not ``ignore_index``.
+
+        Args:
+            y: the labels.
+        """
+        return super().counted(y) if self.ignore_index is None else y != self.ignore_index
 
     def mean_log_prob(self, out: Output, y: Tensor) -> Tensor:
         r"""Mean of :meth:`expected_log_prob` over the labels that count, :math:`\sum_i (\dots) / \sum_i w_{y_i}`; 0 if
@@ -162,7 +170,7 @@ class CategoricalLikelihood(Likelihood):
         if self.ignore_index is None and self.class_weights is None:
             return value.mean()
         y = y.long()
-        counted = torch.ones_like(y, dtype=torch.bool) if self.ignore_index is None else y != self.ignore_index
+        counted = self.counted(y)
         weight = counted.to(value.dtype)
         if self.class_weights is not None:
             weight = weight * self.class_weights.to(value.dtype)[torch.where(counted, y, 0)]

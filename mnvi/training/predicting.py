@@ -14,7 +14,7 @@ from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.methods.montecarlo import seeded
 from mnvi.training.fitted import Fitted, likelihood_of
 from mnvi.training.loaders import inputs, moved
-from mnvi.training.prediction import Prediction, joined
+from mnvi.training.prediction import Prediction, chosen, joined
 from mnvi.training.referral import Referral, most_uncertain
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.samples import Samples
@@ -68,16 +68,24 @@ def predict(
 def read(
     network: nn.Module, likelihood: Likelihood, batches: Iterable[tuple[Any, Tensor]], device: torch.device, seed: int
 ) -> tuple[Prediction, Tensor, Tensor]:
-    """Predictions for labelled data, their targets, and the log-probability of each target."""
+    """Predictions for labelled data, their targets, and the log-probability of each target.
+
+    Targets that do not count are left out; what remains then has one dimension for the targets.
+    """
     parts, targets, scores = [], [], []
     with prepared(network, likelihood, device, seed):
         for x, y in batches:
             out = same_for_all(likelihood, network(moved(x, device)), seed)
             parts.append(prediction_of(likelihood, out, device, seed))
             with seeded(seed, device):
-                scores.append(likelihood.predictive(out).log_prob(y.to(device)).cpu())
+                known = torch.where(likelihood.counted(y), y, 0).to(device)
+                scores.append(likelihood.predictive(out).log_prob(known).cpu())
             targets.append(y.cpu())
-    return joined(parts), torch.cat(targets), torch.cat(scores)
+    prediction, y, log_probs = joined(parts), torch.cat(targets), torch.cat(scores)
+    counted = likelihood.counted(y)
+    if counted.all():
+        return prediction, y, log_probs
+    return chosen(prediction, counted), y[counted], log_probs[counted]
 
 
 def prediction_of(likelihood: Likelihood, out: Any, device: torch.device, seed: int) -> Prediction:

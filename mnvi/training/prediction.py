@@ -12,6 +12,8 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from mnvi.moments.checking import check_number
 
+_COLUMNS = ("total", "aleatoric", "epistemic", "probs", "mean", "refer")
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -90,5 +92,16 @@ def joined(parts: list[Prediction]) -> Prediction:
         values = [getattr(part, name) for part in parts]
         return None if values[0] is None else torch.cat(values)
 
-    names = ("total", "aleatoric", "epistemic", "probs", "mean", "refer")
-    return Prediction(**{name: column(name) for name in names}, binary=parts[0].binary)  # type: ignore[arg-type]
+    return Prediction(**{name: column(name) for name in _COLUMNS}, binary=parts[0].binary)  # type: ignore[arg-type]
+
+
+def chosen(prediction: Prediction, which: Tensor) -> Prediction:
+    """The prediction for some of its targets, in one dimension.
+
+    Args:
+        prediction: the prediction.
+        which: True for the targets to keep, in their shape.
+    """
+    columns = {name: getattr(prediction, name) for name in _COLUMNS}
+    kept = {name: None if value is None else value[which] for name, value in columns.items()}
+    return Prediction(**kept, binary=prediction.binary)  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -32,3 +34,19 @@ def test_scores_of_yes_and_no() -> None:
     assert found["error"] == pytest.approx(((net(x) > 0) != (y > 0)).double().mean().item())
     expected = nn.functional.binary_cross_entropy_with_logits(net(x), y)
     assert found["nll"] == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_labels_that_do_not_count_are_left_out(dense: bool) -> None:
+    """Scores are those of the other labels alone, in training with validation data, too."""
+    shape = (40, 3, 4, 4) if dense else (40, 3)
+    net = nn.Sequential(nn.Conv2d(3, 4, 1)) if dense else nn.Sequential(nn.Linear(3, 4))
+    x, y = torch.randn(shape), torch.randint(0, 4, shape[:1] + shape[2:])
+    likelihood = mnvi.CategoricalLikelihood(ignore_index=255, class_dim=1)
+    full = mnvi.evaluate(net, (x[:20], y[:20]), likelihood=likelihood)
+    y[20:] = 255
+    some = mnvi.evaluate(net, (x, y), likelihood=likelihood)
+    assert some == pytest.approx(full)
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0))
+    fitted = mnvi.fit(bayesian, (x, y), validation=(x, y), likelihood=likelihood, epochs=1, progress=False)
+    assert math.isfinite(fitted.history[-1]["validation_nll"])
