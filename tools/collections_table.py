@@ -12,8 +12,6 @@ not installed is left out. Every network gets random weights and is converted un
   every parameter gets a gradient that gets one in the network itself;
 - in the limit of no noise the mean equals the network's output, and the variance vanishes.
 
-Lines at which values count as independent although they are not (`mnvi.DependenceWarning`) are listed beside it.
-
 Each network runs in a process of its own, so that its memory is released. Figures go to docs/collections.json, the
 table to docs/collections.md.
 """
@@ -53,7 +51,6 @@ _COLUMNS = (
     "added by MNVI",
     "input",
     "mean off without noise",
-    "warns of dependent values",
 )
 
 Records = dict[str, Any]
@@ -127,7 +124,6 @@ def _line(collection: str, name: str, r: dict[str, Any]) -> str:
         return f"| {label} | no, {r['stage']}: {reason} |" + " |" * (len(_COLUMNS) - 2)
     off = f"{r['error_without_noise']:.0e}" + ("" if r["precision"] == "float64" else f" ({r['precision']})")
     cells = ["yes", r["layers"], f"{r['parameters']:,}", f"{100 * r['share']:.1f} %", f"{r['added']:,}", r["size"], off]
-    cells.append("; ".join(r["dependent"]))
     return f"| {label} | " + " | ".join(map(str, cells)) + " |"
 
 
