@@ -103,7 +103,7 @@ def test_in_place_forms_change_a_gaussian_and_refuse_a_tensor():
     expected = x.index_add(0, torch.tensor([1, 1, 0]), source)
     assert x.index_add_(0, torch.tensor([1, 1, 0]), source) is x
     assert torch.equal(x.var, expected.var)
-    with pytest.raises(RuntimeError, match=r"y = x\.scatter_add\(g\)"):
+    with pytest.raises(RuntimeError, match=r"y = x\.scatter_add\("):
         torch.zeros(3, 4).double().scatter_add_(1, INDEX, source)
 
 
