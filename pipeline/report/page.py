@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.params import Study
-from pipeline.report import labels, views, wording
+from pipeline.report import labels, verdict, views, wording
 from pipeline.report.drawing import Drawn
 from pipeline.report.image_figures import title
 from pipeline.report.provenance import DataSource
@@ -56,6 +56,7 @@ def render(content: Content) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("page.html.j2")
+    lead = _lead(content.figures)
     judged = [record for record in (*content.table_1, *content.table_2) if record.paper]
     return template.render(
         content=content,
@@ -63,15 +64,17 @@ def render(content: Content) -> str:
         counts=Counter(record.status for record in judged),
         table_1=views.table_1(content.table_1),
         table_2=views.table_2(content.table_2),
+        shown_2=[grid for grid in (grid.ran() for grid in views.table_2(content.table_2)) if grid.rows],
         further=[views.further_data(content.table_1), views.further_regression(content.table_1)],
         cells=[_cell(result) for result in content.results],
-        sections=_sections(content.figures),
+        verdict=verdict.of(content.results, content.table_1, content.table_2),
+        lead=_pictures(lead),
+        sections=_sections([figure for figure in content.figures if figure not in lead]),
         extremes=[(title(result), _uri(result.extremes)) for result in content.results if result.extremes],
         ours=wording.ours,
         theirs=wording.theirs,
         remark=wording.remark,
         status_text=STATUS_TEXT,
-        meanings=wording.MEANINGS,
         about_table_2=wording.TABLE_2,
     )
 
@@ -94,19 +97,28 @@ def _cell(result: Result) -> dict[str, Any]:
     }
 
 
+def _lead(figures: Sequence[Drawn]) -> list[Drawn]:
+    """The figure that supports the verdict, if there is one."""
+    by_name = {figure.drawing.name: figure for figure in figures}
+    return [by_name[name] for name in verdict.PICTURES if name in by_name][:1]
+
+
 def _sections(figures: Sequence[Drawn]) -> dict[str, list[dict[str, str]]]:
     """The pictures of each section by its title, in the order of ``SECTIONS``; empty sections are left out."""
-    found: dict[str, list[dict[str, str]]] = {key: [] for key in SECTIONS}
-    for figure in figures:
-        found[figure.drawing.section].append(
-            {
-                "name": figure.drawing.name,
-                "caption": figure.drawing.caption,
-                "light": _uri(figure.light),
-                "dark": _uri(figure.dark),
-            }
-        )
-    return {SECTIONS[key]: pictures for key, pictures in found.items() if pictures}
+    found = {key: [figure for figure in figures if figure.drawing.section == key] for key in SECTIONS}
+    return {SECTIONS[key]: _pictures(drawn) for key, drawn in found.items() if drawn}
+
+
+def _pictures(figures: Sequence[Drawn]) -> list[dict[str, str]]:
+    return [
+        {
+            "name": figure.drawing.name,
+            "caption": figure.drawing.caption,
+            "light": _uri(figure.light),
+            "dark": _uri(figure.dark),
+        }
+        for figure in figures
+    ]
 
 
 def _uri(path: Path) -> str:

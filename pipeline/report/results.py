@@ -42,6 +42,7 @@ class Scores:
     seconds: float | None = None
     num_parameters: int | None = None
     metrics: dict[str, Score] = field(default_factory=dict)
+    baselines: dict[str, float] = field(default_factory=dict)  # errors that a network should be below
     missing: str | None = None
 
 
@@ -103,6 +104,7 @@ def read_scores(path: Path) -> Scores:
         seconds=record.get("seconds", int, float, type(None)),
         num_parameters=record.get("num_parameters", int, type(None)),
         metrics=_metrics(record),
+        baselines=record.get("baselines", dict, type(None)) or {},
     )
 
 

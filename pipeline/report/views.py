@@ -20,9 +20,19 @@ class Grid:
     columns: list[str]
     rows: list[tuple[str, list[Record | None]]]
 
+    def ran(self) -> Grid:
+        """The rows and columns in which something ran."""
+        kept = [i for i in range(len(self.columns)) if any(_ran(row[i]) for _, row in self.rows)]
+        rows = [(head, [row[i] for i in kept]) for head, row in self.rows if any(map(_ran, row))]
+        return Grid(self.title, [self.columns[i] for i in kept], rows)
+
     @property
     def records(self) -> list[Record]:
         return [record for _, row in self.rows for record in row if record is not None]
+
+
+def _ran(record: Record | None) -> bool:
+    return record is not None and record.ran
 
 
 def table_1(records: Sequence[Record]) -> Grid:

@@ -127,8 +127,17 @@ def test_page_shows_every_cell_and_where_it_comes_from(made):
     for text in ("Study small", "Preset release", "search, 8 trials", "params", "mirror folder, mnist", "3 of 20 runs"):
         assert text in re.sub(r"\s+", " ", words)
     assert f"{report_study.hash_of('boston'):064x}" in words
-    for status in ("✓ reproduced", "✗ not reproduced", "… unfinished", "– not run here"):
+    for status in ("✓ reproduced", "… unfinished", "– not run here"):
         assert status in words
+
+
+def test_page_leads_with_a_verdict_and_folds_away_what_was_not_run(made):
+    text = (made / "results" / "report" / "index.html").read_text()
+    parts = ['<ul class="verdict">', '<figure id="rejection">', "<h2>What was run</h2>", "not run</h2>\n<details>"]
+    verdict, picture, run, folded = map(text.index, parts)
+    assert verdict < picture < run < folded
+    assert "ImageNet" in text[folded:] and "ImageNet" not in text[:folded]
+    assert text.count('id="rejection"') == 1
 
 
 def test_curves_are_written_for_dvc(made):
