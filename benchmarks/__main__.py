@@ -10,8 +10,6 @@ times drift; ratios within one run drift much less.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import platform
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import torch
 
 from benchmarks.subjects import METHODS, MODELS, MODES, Subject
 from benchmarks.tables import RESULTS, markdown, ratios
-from benchmarks.timing import interleaved, kept_for_backward
+from benchmarks.timing import interleaved, kept_for_backward, write
 
 
 def measure(model: str, methods: list[str], modes: list[str], batch: int, rounds: int) -> list[dict]:
@@ -68,13 +66,6 @@ def main() -> None:
             write(arguments.output, {**document, "records": records})  # a stop loses at most one model
     if arguments.output == RESULTS:
         write(RESULTS, {**document, "records": records})
-
-
-def write(path: Path, document: dict) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import mnvi
-from benchmarks.__main__ import write
+from benchmarks.timing import write
 from mnvi import metrics
 from mnvi.posteriors import Variance
 

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
-from benchmarks.__main__ import write
 from benchmarks.tables import PAGE, replace_between_marks
-from benchmarks.timing import interleaved
+from benchmarks.timing import interleaved, write
 from mnvi import replicas
 
 RESULTS = Path(__file__).parent / "results" / "replicas.json"

@@ -1,10 +1,13 @@
-"""Measures time and memory."""
+"""Measures time and memory, and writes the figures."""
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,3 +51,10 @@ def kept_for_backward(subject: Subject) -> int:
         loss = subject.forward()
     loss.backward()
     return sum(kept.values())
+
+
+def write(path: Path, document: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    os.replace(temporary, path)

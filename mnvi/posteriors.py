@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnvi.moments import divergence, factored
+from mnvi.moments import divergence, factored, outer_products
 from mnvi.moments.affine import Affine, independent_weights, multiplicative_noise, shared_variance
 from mnvi.moments.checking import check_number
+from mnvi.moments.outer_products import Factors
 from mnvi.moments.precision import widened
 from mnvi.values.gaussian import Gaussian
 
@@ -75,13 +76,18 @@ class Posterior(ABC):
         """The layer's output: a :class:`mnvi.Gaussian` made of :meth:`moments`, which takes the same arguments."""
         return Gaussian.trusted(*self.moments(layer, affine, mean, var))
 
+    def factoring(self, layer: BayesianLayer) -> tuple[Tensor, list[Factors]]:
+        """For a layer with factored variances: the second moments that meet the input's variances, and their terms."""
+        matrix = self.weight_variance(layer) + widened(layer.weight).square()
+        return matrix, [outer_products.factors(layer.geometry, matrix)]
+
     def is_factored(self, layer: BayesianLayer) -> bool:
         """Whether the layer's variances are factored: only with ``variance="factored"``, and not in small layers.
 
-        See :mod:`mnvi.moments.factored` for the equations and :func:`mnvi.moments.factored.worthwhile` for the layers.
+        :mod:`mnvi.moments.factored` has the equations; :func:`mnvi.moments.outer_products.worthwhile` chooses layers.
         """
         affine = layer.geometry
-        return self.variance != "exact" and type(affine) is Affine and factored.worthwhile(affine, layer.weight)
+        return self.variance != "exact" and type(affine) is Affine and outer_products.worthwhile(affine, layer.weight)
 
 
 @dataclass(frozen=True)
@@ -299,6 +305,9 @@ class Sampled(Posterior):
 
     def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
         return delivered(self, *self.moments(layer, affine, mean, var))
+
+    def factoring(self, layer: BayesianLayer) -> tuple[Tensor, list[Factors]]:
+        return self.posterior.factoring(layer)
 
     def is_factored(self, layer: BayesianLayer) -> bool:
         return self.posterior.is_factored(layer)

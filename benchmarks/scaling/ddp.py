@@ -33,8 +33,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.__main__ import write
 from benchmarks.scaling import setting
+from benchmarks.timing import write
 from pipeline import cluster
 from pipeline.images import loop
 from pipeline.images.group import Group

@@ -35,8 +35,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler
 
-from benchmarks.__main__ import write
 from benchmarks.scaling import setting
+from benchmarks.timing import write
 from mnvi._torchvision import torchvision
 from pipeline.data.augmentation import augmentation, normaliser
 from pipeline.data.imagesets import ImageSet, load_images

@@ -27,8 +27,8 @@ import psutil
 import torch
 from PIL import Image
 
-from benchmarks.__main__ import write
 from benchmarks.scaling import setting
+from benchmarks.timing import write
 from pipeline import blobs, large_files, storage
 from pipeline.data.augmentation import Augmentation
 from pipeline.data.imagesets import load_images

@@ -29,8 +29,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import mnvi
-from benchmarks.__main__ import write
 from benchmarks.scaling import setting
+from benchmarks.timing import write
 from pipeline.images import objectives
 from pipeline.images.group import Group
 from pipeline.params import Cell

@@ -23,8 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import write
 from benchmarks.scaling import setting
+from benchmarks.timing import write
 from pipeline import cluster, files, private_ray
 
 RESULTS = setting.RESULTS / "scaling_trials.json"

@@ -19,7 +19,7 @@ from mnvi.conversion.weight_norms import renew_weight_norms
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.embedding import Embedding
 from mnvi.layers.registry import BAYESIAN
-from mnvi.moments import factored
+from mnvi.moments import outer_products
 from mnvi.posteriors import Posterior, with_variance
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -115,7 +115,7 @@ def convert(
         layer = cast(BayesianLayer, module)
         twin = by_weight.setdefault(id(layer.stored_weight), layer)
         if twin is layer:
-            if name == last and factored.is_small_output(layer.geometry, layer.weight):
+            if name == last and outer_products.is_small_output(layer.geometry, layer.weight):
                 layer_posterior = with_variance(layer_posterior, "exact")
             layer.adopt(layer_posterior)
         else:

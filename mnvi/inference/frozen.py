@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.layers.base import BayesianLayer
-from mnvi.moments import factored
+from mnvi.moments import factored, outer_products
 from mnvi.moments.affine import Affine
-from mnvi.moments.factored import Factors
 from mnvi.moments.one_channel import separable
+from mnvi.moments.outer_products import Factors
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 
@@ -145,33 +145,41 @@ class FrozenSharedMeanField(FrozenPosterior):
 class FrozenFactoredNoise(FrozenPosterior):
     r""":class:`mnvi.MultiplicativeNoise` with factored variances for inference.
 
-    .. math:: V = a\,b^\top(v + (r\circ x)^2), \qquad r = \sqrt{\alpha/(1+\alpha)}
+    .. math:: V = \sum_r a_r b_r^\top(v + (r\circ x)^2), \qquad r = \sqrt{\alpha/(1+\alpha)}
 
-    with :math:`1+\alpha` inside b. A batch norm scales only a, so folding does not change the result. Where b is nearly
-    a product of channels and taps (:func:`mnvi.moments.factored.separated`), and results may change, it becomes one.
+    with :math:`1+\alpha` inside b. A batch norm scales only a, so folding does not change the result. Where results may
+    change, layers take as many terms as they need (:func:`mnvi.moments.outer_products.few_terms`). If one is enough
+    and its b is nearly a product of channels and taps, b becomes one (:func:`mnvi.moments.outer_products.separated`).
     """
 
     def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         alpha = F.softplus(widened(layer.rho))
-        rows, columns = factored.factors(layer.geometry, widened(learnt).square())
+        rows, columns = _stacked(_terms(layer, widened(learnt).square()))
         taps = None
-        if _learnt(layer).variance == "separable" and (parts := factored.separated(layer.geometry, columns)):
-            columns, taps = parts
+        if _learnt(layer).variance == "separable" and len(rows) == 1:
+            parts = outer_products.separated(layer.geometry, columns[0])
+            columns, taps = (columns, None) if parts is None else (parts[0][None], parts[1])
         return {
             "noise": layer.geometry.along_input((alpha / (1 + alpha)).sqrt()),
             "rows": rows * gain,
-            "columns": columns * layer.geometry.along_weight(1 + alpha, columns),
+            "columns": columns * layer.geometry.along_weight(1 + alpha, columns[0]),
             "taps": taps,
         }
 
     def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
         noise = mean * widened(layer.noise)
         noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
+        terms = _unstacked(layer.rows, layer.columns)
         if layer.taps is None:
-            sums = factored.summed(affine, noisy, widened(layer.columns))
-        else:
-            sums = separable(affine, noisy, widened(layer.columns), widened(layer.taps))
-        return factored.spread_out(affine, widened(layer.rows), sums)
+            return factored.of_terms(affine, noisy, terms)
+        ((rows, columns),) = terms
+        return factored.spread_out(affine, rows, separable(affine, noisy, columns, widened(layer.taps)))
+
+    def factoring(self, layer: Any) -> tuple[Tensor, list[Factors]]:
+        alpha = layer.noise.flatten().square() / (1 - layer.noise.flatten().square())
+        second_moment = widened(layer.weight).square() * layer.geometry.along_weight(1 + alpha, layer.weight)
+        columns = layer.columns if layer.taps is None else layer.columns * layer.taps
+        return second_moment, _unstacked(layer.rows, columns)
 
     def weight_variance(self, layer: Any) -> Tensor:
         """Exact: only the variances of outputs are factored."""
@@ -186,30 +194,34 @@ class FrozenFactoredNoise(FrozenPosterior):
 class FrozenFactored(FrozenPosterior):
     r"""Any other posterior of independent weights with factored variances for inference.
 
-    .. math:: V = a\,b^\top(x\circ x) + a'\,b'^\top v + s_b
+    .. math:: V = \sum_r a_r b_r^\top(x\circ x) + \sum_r a_r' b_r'^\top v + s_b
     """
 
     def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         posterior = _learnt(layer)
         spread, bias_spread = widened(posterior.weight_variance(layer)), posterior.bias_variance(layer)
-        of_spread = factored.factors(layer.geometry, spread)
-        of_second = factored.factors(layer.geometry, spread + widened(learnt).square())
+        spread_rows, spread_columns = _stacked(_terms(layer, spread))
+        rows, columns = _stacked(_terms(layer, spread + widened(learnt).square()))
         return {
-            "spread_rows": of_spread.rows * gain,
-            "spread_columns": of_spread.columns,
-            "rows": of_second.rows * gain,
-            "columns": of_second.columns,
+            "spread_rows": spread_rows * gain,
+            "spread_columns": spread_columns,
+            "rows": rows * gain,
+            "columns": columns,
             "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
         }
 
     def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
-        of_second = Factors(widened(layer.rows), widened(layer.columns))
+        of_spread = _unstacked(layer.spread_rows, layer.spread_columns)
+        of_second = _unstacked(layer.rows, layer.columns)
         bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
-        return factored.variance(affine, mean, var, _of_spread(layer), of_second, bias_spread)
+        return factored.variance(affine, mean, var, of_spread, of_second, bias_spread)
+
+    def factoring(self, layer: Any) -> tuple[Tensor, list[Factors]]:
+        return self.weight_variance(layer) + widened(layer.weight).square(), _unstacked(layer.rows, layer.columns)
 
     def weight_variance(self, layer: Any) -> Tensor:
-        """The outer product that stands for the variances; the variances themselves are not kept."""
-        return factored.product(layer.geometry, _of_spread(layer))
+        """The outer products that stand for the variances; the variances themselves are not kept."""
+        return outer_products.total(layer.geometry, _unstacked(layer.spread_rows, layer.spread_columns))
 
     def bias_variance(self, layer: Any) -> Tensor | None:
         variance: Tensor | None = layer.bias_spread
@@ -219,8 +231,20 @@ class FrozenFactored(FrozenPosterior):
         return True
 
 
-def _of_spread(layer: Any) -> Factors:
-    return Factors(widened(layer.spread_rows), widened(layer.spread_columns))
+def _terms(layer: BayesianLayer, matrix: Tensor) -> list[Factors]:
+    """As many terms as the matrix needs; one for a layer that was trained with one."""
+    if _learnt(layer).variance == "separable":
+        return outer_products.few_terms(layer.geometry, matrix)
+    return [outer_products.factors(layer.geometry, matrix)]
+
+
+def _stacked(terms: list[Factors]) -> tuple[Tensor, Tensor]:
+    """Rows [terms, out], and columns with the terms in front."""
+    return torch.stack([term.rows for term in terms]), torch.stack([term.columns for term in terms])
+
+
+def _unstacked(rows: Tensor, columns: Tensor) -> list[Factors]:
+    return [Factors(*term) for term in zip(widened(rows), widened(columns), strict=True)]
 
 
 _FROZEN: dict[type[Posterior], type[FrozenPosterior]] = {

@@ -16,8 +16,7 @@ from mnvi.inference.optimizing import uncompiled
 from mnvi.layers.base import BayesianLayer
 from mnvi.methods.ensemble import Ensemble
 from mnvi.methods.montecarlo import MonteCarlo
-from mnvi.moments import factored
-from mnvi.moments.precision import widened
+from mnvi.moments import outer_products
 from mnvi.rules.fallbacks import listening
 
 _LONGEST = 60  # characters of a cell
@@ -39,7 +38,8 @@ class LayerSummary:
         called: whether the example reached it; None without an example.
         fallbacks: functions that fell back, for the example, to a coarser assumption than the options ask for.
         missed: for a layer with factored variances, how far the factors are from its squared weights
-            (:func:`mnvi.moments.factored.miss`); None if its variances are exact.
+            (:func:`mnvi.moments.outer_products.miss`); None if its variances are exact.
+        terms: for a layer with factored variances, the number of outer products that stand for its squared weights.
     """
 
     name: str
@@ -53,13 +53,15 @@ class LayerSummary:
     called: bool | None = None
     fallbacks: tuple[str, ...] = ()
     missed: float | None = None
+    terms: int = 0
 
     @property
     def remarks(self) -> str:
         """Factored variances, folding or why not, fallbacks and a missing call, in words."""
         found = []
         if self.missed is not None:
-            found.append(f"variances factored, off by {self.missed:.2f}")
+            terms = f" in {self.terms} terms" if self.terms > 1 else ""
+            found.append(f"variances factored{terms}, off by {self.missed:.2f}")
         if self.folds_into is not None:
             found.append(f"folds into {self.folds_into or 'the model'}")
         if self.unfolded is not None:
@@ -195,17 +197,19 @@ def summary(model: nn.Module, example: Any = None) -> Summary:
                 reasons.get(name),
                 None if run is None else name in run.called,
                 fallbacks,
-                _missed(module) if isinstance(module, BayesianLayer) else None,
+                *_factoring(module),
             )
         )
     return Summary(tuple(rows))
 
 
 @torch.no_grad()
-def _missed(layer: BayesianLayer) -> float | None:
-    if not layer.posterior.is_factored(layer):
-        return None
-    return float(factored.miss(layer.geometry, widened(layer.weight).square()))
+def _factoring(layer: nn.Module) -> tuple[float | None, int]:
+    """By how much the factors miss, and their number."""
+    if not isinstance(layer, BayesianLayer) or not layer.posterior.is_factored(layer):
+        return None, 0
+    matrix, terms = layer.posterior.factoring(layer)
+    return float(outer_products.miss(layer.geometry, matrix, terms)), len(terms)
 
 
 def _folding(model: nn.Module) -> tuple[dict[str, str], dict[str, str]]:

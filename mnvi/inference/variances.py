@@ -9,7 +9,7 @@ from torch import nn
 
 from mnvi.inference.frozen import can_be_frozen, is_frozen
 from mnvi.layers.base import BayesianLayer, bayesian_layers
-from mnvi.moments import factored
+from mnvi.moments import outer_products
 from mnvi.moments.precision import widened
 from mnvi.posteriors import Variance, with_variance
 
@@ -19,11 +19,13 @@ logger = logging.getLogger("mnvi")
 def set_variances(model: nn.Module, variance: Variance) -> None:
     """Make the variances of a model's layers exact or factored, in place.
 
-    A layer stays exact if it has fewer than 16 outputs in a group or fewer than 23 inputs to each, if the factors miss
-    its squared weights by more than 0.3 (:func:`mnvi.moments.factored.miss`), or if it is the model's last layer and
-    has no more than 1024 outputs. Layers that were trained factored stay factored. For kernels of several taps the
-    factors of the inputs become, in their turn, a product of channels and taps where that changes sums by 0.05 at most
-    (:func:`mnvi.moments.factored.separated`). The log, under the name "mnvi", reports the layers that stay exact.
+    A layer takes the fewest terms, up to four, that miss its squared weights by 0.3 or less
+    (:func:`mnvi.moments.outer_products.few_terms`). It stays exact if four miss by more, if it has fewer than 16
+    outputs in a group or fewer than 23 inputs to each, or if it is the last layer and has at most 1024 outputs.
+    Layers that were trained factored keep one term. For kernels of several taps the factors of the inputs become, in
+    their turn, a product of channels and taps where that changes sums by 0.05 at most
+    (:func:`mnvi.moments.outer_products.separated`). The log, under the name "mnvi", reports the layers that stay exact;
+    :func:`mnvi.summary` shows the terms and errors of the others.
 
     Args:
         model: a model with posteriors.
@@ -59,7 +61,9 @@ def _stays_exact(layer: BayesianLayer, last: bool) -> bool:
     affine, weight = layer.geometry, layer.weight
     if not can_be_frozen(layer):
         return True
-    if not factored.worthwhile(affine, weight) or (last and factored.is_small_output(affine, weight)):
+    if not outer_products.worthwhile(affine, weight) or (last and outer_products.is_small_output(affine, weight)):
         return True
     with torch.no_grad():
-        return bool(factored.miss(affine, widened(weight).square()) > factored.LARGEST_MISS)
+        square = widened(weight).square()
+        missed = outer_products.miss(affine, square, outer_products.few_terms(affine, square))
+        return bool(missed > outer_products.LARGEST_MISS)

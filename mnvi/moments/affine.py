@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_traced
 from mnvi.moments.precision import autocasts, full_precision, widened
+from mnvi.moments.recomputation import recomputed
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def multiplicative_noise(
         return expectation, variance
     expectation = affine(*lowered(mean, weight, bias))
     with full_precision(mean):
-        variance = affine(second_moment(mean, var, alpha), widened(weight).square())
+        variance = affine(second_moment(mean, var, alpha), recomputed(torch.square, widened(weight)))
     return expectation, variance
 
 

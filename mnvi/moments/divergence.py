@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_compiling, taking_forward_derivatives
 from mnvi.moments.precision import widened
+from mnvi.moments.recomputation import recomputed
 
 _INSIDE_LOG = 1e-10
 
@@ -31,13 +32,14 @@ def multiplicative_noise(weight: Tensor, alpha: Tensor, prior_variance: float) -
     """
     weight, alpha = widened(weight), widened(alpha)  # 1e-10 is zero in half precision
     if is_compiling() or taking_forward_derivatives():
-        return _noise_formula(weight, alpha, prior_variance)
+        formula: Tensor = recomputed(_noise_formula, weight, alpha, prior_variance)
+        return formula
     value: Tensor = _MultiplicativeNoise.apply(weight, alpha, prior_variance)
     return value
 
 
 def _noise_formula(weight: Tensor, alpha: Tensor, prior_variance: float) -> Tensor:
-    square = weight.square()
+    square = weight * weight  # the compiler would keep a weight.square() that the layer shares
     log_ratio = torch.log(alpha * square + _INSIDE_LOG).sum()
     constant = weight.numel() * (math.log(prior_variance) - 1)
     return 0.5 * (constant - log_ratio + ((1 + alpha) * square).sum() / prior_variance)

@@ -15,6 +15,7 @@ from mnvi.moments._torch import is_fused
 from mnvi.moments.activations.relu import relu
 from mnvi.moments.maximum import maximum
 from mnvi.moments.products import outer
+from mnvi.moments.recomputation import is_recomputed
 
 _WITH_INDICES: dict[int, Callable] = {
     1: F.max_pool1d_with_indices,
@@ -75,7 +76,21 @@ def relu_max_pool(
     windows = _whole_windows(mean, dims, *args, **kwargs)
     if windows is None:
         return None
-    return _largest_of([relu(mean[window], var[window], floor) for window in windows])
+    entries = [(mean[window], var[window]) for window in windows]
+    if not is_recomputed(mean, var):
+        return _largest_of([relu(*entry, floor) for entry in entries])
+    # For a backward pass only the winners count: it needs their places and their moments before the ReLU.
+    with torch.no_grad():
+        best, place = relu(*entries[0], floor)[0], torch.zeros_like(entries[0][0], dtype=torch.int8)
+        for k, entry in enumerate(entries[1:], 1):
+            expectation = relu(*entry, floor)[0]
+            larger = (expectation > best) | expectation.isnan()
+            best, place = torch.where(larger, expectation, best), torch.where(larger, k, place)
+    winner_mean, winner_var = entries[0]
+    for k, (other_mean, other_var) in enumerate(entries[1:], 1):
+        here = place == k
+        winner_mean, winner_var = torch.where(here, other_mean, winner_mean), torch.where(here, other_var, winner_var)
+    return relu(winner_mean, winner_var, floor)
 
 
 def _largest_of(entries: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import mnvi
 from mnvi.layers.convolution import geometry
 from mnvi.moments import factored
-from mnvi.moments.factored import factors, miss, product
+from mnvi.moments.outer_products import factors, miss, product
 
 KINDS = {
     "linear": (nn.Linear(24, 16), (3, 24)),

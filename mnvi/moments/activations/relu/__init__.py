@@ -14,6 +14,7 @@ from torch import Tensor
 from mnvi.moments._torch import is_compiling, is_wrapped
 from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
+from mnvi.moments.recomputation import is_recomputed, recomputed
 from mnvi.moments.tracing import Destination
 
 Moments = tuple[Tensor, Tensor]
@@ -58,6 +59,12 @@ def _in_blocks(mean: Tensor, var: Tensor, floor: float) -> Moments:
     return expectation, variance
 
 
+def _recomputed(mean: Tensor, var: Tensor, floor: float) -> Moments:
+    """The compiler would save E, V, Φ and φ/σ; the backward pass computes them again from μ and σ²."""
+    moments: Moments = recomputed(_with_backward, mean, var, floor)
+    return moments
+
+
 def _with_backward(mean: Tensor, var: Tensor, floor: float) -> Moments:
     expectation, variance, _, _ = kernels.ReLU.apply(mean, _floored(var, floor))
     return expectation, variance
@@ -95,5 +102,6 @@ _IMPLEMENTATIONS: tuple[tuple[Callable[[Tensor, Tensor], bool], Callable[[Tensor
     (_replicated, _of_replicas),  # many networks trained as one
     (_compiled, _by_the_formula),  # inference, where the compiler fuses the formula
     (_large, _in_blocks),  # inference in eager mode
+    (is_recomputed, _recomputed),  # training, where the compiler fuses the formulas
 )
 """Which implementation answers: the first one whose condition holds, otherwise the one with a backward pass."""

@@ -1,0 +1,72 @@
+"""Compiled training keeps what goes into an activation, not what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mnvi
+from mnvi.moments.recomputation import is_recomputed, recomputed
+
+BACKEND = "aot_eager_decomp_partition"  # divides forward and backward as the default backend does, without a compiler
+
+
+def kept(function: Callable[[], Tensor]) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        shapes.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        function()
+    return shapes
+
+
+def test_outside_of_compiled_code_it_is_the_plain_call() -> None:
+    x = torch.tensor([3.0], requires_grad=True)
+    assert not is_recomputed(x)
+    assert recomputed(torch.square, x) == 9.0
+
+
+@pytest.mark.parametrize("variance", ["exact", "factored"])
+def test_compiled_training_keeps_each_layers_output_once(variance: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3))
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0, variance=variance))  # type: ignore[arg-type]
+    x = torch.randn(4, 16, 9, 9)
+
+    def loss() -> Tensor:
+        out = bayesian(x)
+        return out.mean.square().mean() + out.var.log().mean() + mnvi.kl_divergence(bayesian)
+
+    loss().backward()
+    expected = [p.grad.clone() for p in bayesian.parameters()]
+    bayesian.zero_grad()
+    compiled = torch.compile(loss, backend=BACKEND)
+    compiled().backward()
+    for parameter, gradient in zip(bayesian.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+    shapes = kept(compiled)
+    # a mean; with exact variances also the variance, and the second moments that the next layer reads
+    assert shapes.count((4, 32, 7, 7)) == (3 if variance == "exact" else 1)
+
+
+def test_compiled_relu_and_max_pool_keep_only_the_winners() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 32, 3))
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0, variance="factored"))
+    x = torch.randn(4, 16, 10, 10)
+
+    def loss() -> Tensor:
+        out = bayesian(x)
+        return out.mean.square().mean() + out.var.log().mean()
+
+    expected = torch.autograd.grad(loss(), list(bayesian.parameters()))
+    compiled = torch.compile(loss, backend=BACKEND)
+    found = torch.autograd.grad(compiled(), list(bayesian.parameters()))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert (4, 32, 8, 8) not in kept(compiled)
