@@ -124,7 +124,7 @@ class BayesianLayer(nn.Module):
         if shared is not None and any(shared.shape[d] != 1 for d in dims):
             shared = None  # positions in other dimensions than those of this layer
         spreads = self.weight_variance(), self.bias_variance()
-        out.shared = position_weights.through_weights(affine, mean, var, shared, self.weight, *spreads, out.var)
+        out.shared = position_weights.through_weights(affine, mean, var, shared, self.weight, *spreads, out.shape)
         return out
 
     def weight_variance(self) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mnvi.moments.normal import FAR, INV_SQRT_2PI, SMALLEST_VARIANCE
+from mnvi.moments.normal import FAR, SMALLEST_VARIANCE, density, tail
 
 _CHANNELS = 32  # that tell how similar two positions are
 
@@ -36,17 +36,44 @@ def through_slope(shared: Tensor, mean: Tensor, var: Tensor, slope: Tensor, curv
         >>> through_slope(0.5 * torch.ones(1, 1, 1), mean, one, 2 * one, zero)  # scales by 2
         tensor([[[2.]]])
     """
-    mean, var, slope, curvature = (_matrix(t, shared) for t in (mean.to(var.dtype), var, slope, curvature))
-    c = _matrix(shared, shared)[..., 0]  # [batch, channels]
+    matrices = (_matrix(t, shared) for t in (mean.to(var.dtype), var, slope, curvature))
+    return _through_slope(_matrix(shared, shared)[..., 0], *matrices).view(shared.shape)
+
+
+def through_relu(shared: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Covariance between positions after a ReLU: :func:`through_slope` with its :math:`E[f']` and :math:`E[f'']`.
+
+    Args:
+        shared: c.
+        mean, var: of the ReLU's input at some positions.
+
+    Example:
+        >>> import torch
+        >>> through_relu(torch.ones(1, 1, 1), torch.full((1, 1, 4), 9.0), torch.ones(1, 1, 4))  # open everywhere
+        tensor([[[1.]]])
+    """
+    mean, var = _matrix(mean.to(var.dtype), shared), _matrix(var, shared)
+    derivatives = relu_slope_and_curvature(mean, var)
+    return _through_slope(_matrix(shared, shared)[..., 0], mean, var, *derivatives).view(shared.shape)
+
+
+def _through_slope(c: Tensor, mean: Tensor, var: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
+    """[batch, channels], from c of this shape and moments [batch, channels, positions]."""
+    count = mean.shape[2]
+    pairs = max(count * (count - 1), 1)
     some = mean[:, :: -(-mean.shape[1] // _CHANNELS)]
-    similar = torch.matmul(some.transpose(1, 2), some) / some.shape[1]  # [batch, positions, positions]
+    similar = torch.matmul(some.transpose(1, 2), some)  # [batch, positions, positions]
     itself = similar.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
-    pair = _over_pairs(similar)[:, None, None]
-    similar = (similar - pair) / (itself - pair).clamp(min=1e-3 * itself).clamp(min=SMALLEST_VARIANCE)
+    different = 1 - torch.eye(count, dtype=mean.dtype, device=mean.device)
+    pair = ((similar * different).sum((1, 2)) / pairs)[:, None, None]
+    scale = (itself - pair).clamp(min=1e-3 * itself).clamp(min=SMALLEST_VARIANCE)
+    similar = (similar - pair) / scale * different
     excess = 0.5 * (var.mean(2) - c)
-    first = c * _over_pairs_of(slope) + excess * _over_pairs_of(slope, similar)
-    second = _over_pairs_of(curvature) * (c.square() + excess.square() * _over_pairs(similar.square())[:, None])
-    return (first + 0.5 * second).view(shared.shape)
+    first = c * (slope.sum(2).square() - slope.square().sum(2))
+    first = first + excess * (torch.matmul(slope, similar) * slope).sum(2)
+    second = curvature.sum(2).square() - curvature.square().sum(2)
+    second = second * (c.square() + excess.square() * (similar.square().sum((1, 2))[:, None] / pairs))
+    return (first + 0.5 * second) / pairs
 
 
 def _matrix(values: Tensor, shared: Tensor) -> Tensor:
@@ -55,23 +82,6 @@ def _matrix(values: Tensor, shared: Tensor) -> Tensor:
     others = [d for d in range(values.dim()) if d not in dims]
     flat = values.permute(*others, *dims).flatten(len(others))
     return flat.flatten(1, -2) if len(others) > 1 else flat[None]
-
-
-def _over_pairs(matrix: Tensor) -> Tensor:
-    """Mean of the entries [batch, positions, positions] off the diagonal."""
-    count = matrix.shape[-1]
-    return (matrix.sum((1, 2)) - matrix.diagonal(dim1=1, dim2=2).sum(1)) / max(count * (count - 1), 1)
-
-
-def _over_pairs_of(factor: Tensor, matrix: Tensor | None = None) -> Tensor:
-    """Mean over pairs p, q of factor_p factor_q matrix_pq, for factors [batch, channels, positions]."""
-    count = factor.shape[-1]
-    if matrix is None:
-        pairs = factor.sum(2).square() - factor.square().sum(2)
-    else:
-        itself = matrix.diagonal(dim1=1, dim2=2)[:, None]
-        pairs = (torch.matmul(factor, matrix) * factor - factor.square() * itself).sum(2)
-    return pairs / max(count * (count - 1), 1)
 
 
 def relu_slope_and_curvature(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +94,7 @@ def relu_slope_and_curvature(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]
     """
     inverse = var.clamp(min=SMALLEST_VARIANCE).rsqrt()
     ratio = (mean.to(var.dtype) * inverse).clamp(-FAR, FAR)
-    return torch.special.ndtr(ratio), torch.exp(-0.5 * ratio.square()) * (INV_SQRT_2PI * inverse)
+    return tail(-ratio), density(ratio) * inverse
 
 
 def slope_and_curvature(

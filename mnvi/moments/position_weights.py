@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments.affine import Affine
-from mnvi.moments.positions import over_positions, some_positions
+from mnvi.moments.positions import mean_product, over_positions, some_positions
 from mnvi.moments.precision import full_precision, widened
-from mnvi.moments.products import outer
+
+_FEW = 64  # output positions; among more than these, pairs that see the same inputs do not count
+
+
+class Window(NamedTuple):
+    """The taps of a convolution: how much of the input each of them sees."""
+
+    fractions: list[float]
+    """For each tap, the fraction of output positions where it sees the input and not padding."""
+    sets: list[int]
+    """For each tap, the number of its set: the taps of a set see the same inputs. Stride 1 gives one set."""
+
+    @property
+    def overlaps(self) -> bool:
+        return len(set(self.sets)) < len(self.sets)
 
 
 def through_weights(
@@ -21,20 +39,23 @@ def through_weights(
     weight: Tensor,
     spread: Tensor,
     bias_spread: Tensor | None,
-    variance: Tensor,
+    sizes: tuple[int, ...],
 ) -> Tensor:
     r"""Covariance between two positions of the output of a layer with random weights.
 
-    The mean of the output over its n positions has the variance
+    .. math:: c'_i = \sum_j \Big[\sum_k f_k^2 s_{ijk}\,(\pi_j + c_j) + \Big(\sum_k f_k m_{ijk}\Big)^2 c_j
+              + o_{ij}\,\frac{v_j - c_j}{n - 1}\Big] + s_{b,i}, \qquad
+              o_{ij} = \sum_l\Big(\sum_{k\in l}\sqrt{f_k}\,m_{ijk}\Big)^2 - \sum_k f_k m_{ijk}^2
 
-    .. math:: s_i = \sum_{jk} s_{ijk}\Big(\bar x_{jk}^2 + f_k^2 c_j + f_k\frac{v_j - c_j}{n}\Big)
-              + \sum_j \Big(\sum_k f_k m_{ijk}\Big)^2 c_j
-              + \sum_{jl} \Big(\sum_{k\in l} \sqrt{f_k} m_{ijk}\Big)^2 \frac{v_j - c_j}{n} + s_{b,i},
+    :math:`\pi_j` is the mean of :math:`x_{jp} x_{jq}` over pairs of different positions, :math:`f_k` the fraction of
+    the n output positions where tap k sees the input instead of padding. Two outputs see some inputs through different
+    taps; o counts them, where the taps of a set l see the same inputs. With stride 1 there is one set. Among more than
+    64 positions such pairs are rare, and o is left out. Nothing is as large as the output: all sums are matrix products
+    of one row for each example.
 
-    from which :math:`c'_i = (n s_i - v'_i)/(n - 1)`. :math:`\bar x_{jk}` is the mean over output positions of the input
-    that tap k sees, zero where the tap sees padding, and :math:`f_k` the fraction of output positions where it sees the
-    input. The taps of a set l see the same inputs: with stride 1 there is one set. A matrix product has one tap. Exact
-    for a known input; otherwise if channels are independent and the covariance of all pairs of positions is the same.
+    Exact for a matrix product and for kernels of one position, if all positions of the input are used and channels are
+    independent. Approximate in other cases: every tap sees an input of the same mean product, which it does up to the
+    border; 16 positions of a random input represent all of them; all pairs of positions have the same covariance.
 
     Args:
         affine: the linear operation.
@@ -43,45 +64,33 @@ def through_weights(
         weight: m.
         spread: the weights' variances s, in the shape of ``weight``.
         bias_spread: the biases' variances, or None.
-        variance: the variances v' of the output.
+        sizes: the shape of the output.
 
     Example:
         >>> import torch
         >>> tokens, weight = torch.ones(1, 5, 2), torch.ones(1, 2)
-        >>> through_weights(Affine(), tokens, None, None, weight, 0.1 * weight, None, torch.full((1, 5, 1), 0.2))
+        >>> through_weights(Affine(), tokens, None, None, weight, 0.1 * weight, None, (1, 5, 1))
         tensor([[[0.2000]]])
     """
     with full_precision(mean):
-        mean, weight, spread = widened(mean), widened(weight), widened(spread)
-        count = math.prod([variance.shape[d] for d in layer_positions(affine, variance.dim())])
-        inside, outside = (_at_one_position(affine, t) for t in (mean, variance))
-        after = over_positions(some_positions(variance, outside), outside)
-        own = None
-        if var is not None:
-            own = over_positions(some_positions(widened(var), inside), inside)
-            own = (own if shared is None else own - shared) / count
-        if affine.stride is None:
-            seen, taps, operation = over_positions(mean, inside), [], affine
+        weight, spread = _forwards(affine, widened(weight)), _forwards(affine, widened(spread))
+        one = _at_one_position(affine, mean)
+        known = var is None
+        product = mean_product(widened(mean if known else some_positions(mean, one)), one)
+        window = _window(affine, weight, mean.shape, sizes)
+        operation = _on_pooled(affine)
+        noise = _over_taps(spread, [f * f for f in window.fractions])
+        if shared is None:
+            total = operation(product, noise)
         else:
-            weight, spread = (_forwards(affine, t) for t in (weight, spread))
-            taps = [_taps(affine, axis, weight, mean, variance) for axis in range(-len(affine.stride), 0)]
-            seen, operation = _seen(mean, taps), _at_a_single_position(affine)
-        fraction = outer([t.sum(1) for t in taps]) if taps else torch.ones(())
-        kernel = tuple(range(2, weight.dim()))
-        second_moment = seen.square()
-        if shared is not None:
-            second_moment = second_moment + fraction.square() * shared
-        if own is not None:
-            second_moment = second_moment + fraction * own
-        total = operation(second_moment, spread)
-        if shared is not None:
-            total = total + operation(shared, _sum(weight * fraction, kernel).square())
-        if own is not None:
-            sets = _in_sets(affine, weight * fraction.sqrt())
-            total = total + operation(own, _sum(sets.square(), kernel))
-        if bias_spread is not None:
-            total = total + affine.along_input(widened(bias_spread))
-        return (count * total - after) / (count - 1)
+            total = operation(product + shared, noise)
+            total = total + operation(shared, _over_taps(weight, window.fractions).square())
+        count = math.prod([sizes[d] for d in layer_positions(affine, len(sizes))])
+        if var is not None and window.overlaps and count <= _FEW:
+            own = over_positions(some_positions(widened(var), one), one)
+            own = (own if shared is None else own - shared) / (count - 1)
+            total = total + operation(own, _overlap(weight, window))
+        return total if bias_spread is None else total + affine.along_input(widened(bias_spread))
 
 
 def layer_positions(affine: Affine, ndim: int) -> range:
@@ -99,15 +108,20 @@ def _at_one_position(affine: Affine, values: Tensor) -> Tensor:
     return values[tuple(slice(1) if d in dims else slice(None) for d in range(values.dim()))]
 
 
-def _at_a_single_position(affine: Affine) -> Affine:
-    """The convolution of an input of the kernel's size, which has one output position."""
-    assert affine.stride is not None
+def _on_pooled(affine: Affine) -> Callable[[Tensor, Tensor], Tensor]:
+    """The operation on an input of one position, with a kernel of one tap."""
+    if affine.stride is None:
+        return affine
     ones, zeros = (1,) * len(affine.stride), (0,) * len(affine.stride)
-    return Affine(ones, zeros, ones, False, zeros, affine.groups)
+    if affine.groups > 1:
+        return Affine(ones, zeros, ones, False, zeros, affine.groups)
 
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x.flatten(affine.channel_dim), weight.flatten(1)).view(
+            *x.shape[: affine.channel_dim], -1, *ones
+        )
 
-def _sum(values: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return values.sum(dims, keepdim=True) if dims else values
+    return product
 
 
 def _forwards(affine: Affine, weight: Tensor) -> Tensor:
@@ -117,36 +131,44 @@ def _forwards(affine: Affine, weight: Tensor) -> Tensor:
     return weight.unflatten(0, (affine.groups, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _taps(affine: Affine, axis: int, weight: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """[kernel, inputs]: 1 / outputs where some output sees the input through the tap, 0 elsewhere."""
-    assert affine.stride is not None
-    stride, padding, dilation = affine.stride[axis], affine.padding[axis], affine.dilation[axis]
-    outputs = variance.shape[axis]
-    place = torch.arange(mean.shape[axis], device=mean.device)
-    offset = dilation * torch.arange(weight.shape[axis], device=mean.device)[:, None]
-    if affine.transposed:
-        output = place * stride - padding + offset
-        used = (output >= 0) & (output < outputs)
-    else:
-        first = place + padding - offset
-        used = (first % stride == 0) & (first >= 0) & (first < stride * outputs)
-    return used.to(mean.dtype) / outputs
-
-
-def _seen(mean: Tensor, taps: list[Tensor]) -> Tensor:
-    """[..., in, kernel...]: the mean over outputs of what each tap sees."""
-    for axis in range(-1, -1 - len(taps), -1):
-        mean = (mean.movedim(axis, -1) @ taps[axis].T).movedim(-1, axis)
-    return mean
-
-
-def _in_sets(affine: Affine, weight: Tensor) -> Tensor:
-    """[out, in, sets...]: weights summed over taps that see the same inputs, which a stride divides into sets."""
+def _window(affine: Affine, weight: Tensor, inputs: torch.Size, outputs: tuple[int, ...]) -> Window:
     if affine.stride is None:
-        return weight
-    for axis, stride in enumerate(affine.stride):
-        tap = torch.arange(weight.shape[2], device=weight.device) * affine.dilation[axis]
-        first = torch.arange(1 if affine.transposed else stride, device=weight.device)
-        member = (tap[:, None] % len(first) == first).to(weight.dtype)
-        weight = torch.tensordot(weight, member, dims=([2], [0]))
-    return weight
+        return Window([1.0], [0])
+    fractions, sets = [], []  # for each axis, for each tap
+    for axis in range(-len(affine.stride), 0):
+        seen, stride = [], affine.stride[axis]
+        for tap in range(weight.shape[axis]):
+            offset = tap * affine.dilation[axis] - affine.padding[axis]
+            if affine.transposed:  # tap and input make the output input * stride + offset
+                first, last = -(offset // stride), (outputs[axis] - 1 - offset) // stride
+                count = min(last, inputs[axis] - 1) - max(first, 0) + 1
+            else:  # tap and output see the input output * stride + offset
+                first, last = -(offset // stride), (inputs[axis] - 1 - offset) // stride
+                count = min(last, outputs[axis] - 1) - max(first, 0) + 1
+            seen.append(max(count, 0) / outputs[axis])
+        fractions.append(seen)
+        sets.append([0 if affine.transposed else t * affine.dilation[axis] % stride for t in range(len(seen))])
+    names = list(itertools.product(*sets))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return Window([math.prod(f) for f in itertools.product(*fractions)], [numbers[name] for name in names])
+
+
+def _over_taps(weight: Tensor, factors: list[float]) -> Tensor:
+    """[out, in, kernel...] summed over the taps with these factors, with size 1 for the kernel."""
+    if weight.dim() == 2 or len(factors) == 1:
+        return weight if factors[0] == 1 else weight * factors[0]
+    sums = torch.mv(weight.flatten(2).flatten(0, 1), _constant(factors, weight))
+    return sums.view(*weight.shape[:2], *(1,) * (weight.dim() - 2))
+
+
+def _overlap(weight: Tensor, window: Window) -> Tensor:
+    """o, [out, in, 1...]."""
+    sets = range(max(window.sets) + 1)
+    members = [[f**0.5 * (one == number) for one in sets] for f, number in zip(*window, strict=True)]
+    sums = (weight.flatten(2) @ _constant(members, weight)).square().sum(-1)
+    squares = _over_taps(weight.square(), window.fractions)
+    return sums.view_as(squares) - squares
+
+
+def _constant(values: list, like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)

@@ -87,8 +87,7 @@ def _relu(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, An
     if current().activation == "taylor":
         return _elementwise(result, handler, args, kwargs)
     mean, var = (positions.some_positions(t, x.shared) for t in (x.mean, x.var))
-    derivatives = position_slopes.relu_slope_and_curvature(mean, var)
-    return with_shared(result, position_slopes.through_slope(x.shared, mean, var, *derivatives))
+    return with_shared(result, position_slopes.through_relu(x.shared, mean, var))
 
 
 def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
@@ -115,6 +114,18 @@ def _scaled(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, 
     """For maps that scale each channel: the covariance grows as the variance does."""
     x = input_of(args, kwargs)
     return with_shared(result, x.shared * _growth(x, result))
+
+
+def _batch_norm(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+    given = dict(zip(("input", "running_mean", "running_var", "weight", "bias", "training"), args, strict=False))
+    given.update(kwargs)
+    x = given["input"]
+    if given.get("training") or given.get("running_var") is None:
+        return _scaled(result, handler, (x,), {})
+    scale = (widened(given["running_var"]) + given.get("eps", args[7] if len(args) > 7 else 1e-5)).reciprocal()
+    if given.get("weight") is not None:
+        scale = scale * widened(given["weight"]).square()
+    return with_shared(result, x.shared * scale.view(-1, *[1] * (x.dim() - 2)))
 
 
 def _growth(x: Gaussian, result: Gaussian) -> Tensor:
@@ -308,7 +319,8 @@ _ELEMENTWISE = """
 register(_relu, *every("relu"))
 for _name in _ELEMENTWISE.split():
     register(_elementwise, *every(_name))
-register(_scaled, F.batch_norm, torch.batch_norm, F.rms_norm, torch.rms_norm)
+register(_batch_norm, F.batch_norm)
+register(_scaled, torch.batch_norm, F.rms_norm, torch.rms_norm)
 register(_normalised(_in_layers), F.layer_norm, torch.layer_norm)
 register(_normalised(_in_groups), F.group_norm, torch.group_norm)
 register(_normalised(_in_instances), F.instance_norm)

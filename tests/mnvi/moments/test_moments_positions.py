@@ -1,5 +1,7 @@
 """The covariance between positions, against its definition in float64."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,12 +11,12 @@ from mnvi.moments.affine import Affine
 
 # name: (linear operation, shape of the weight, shape of one input)
 GEOMETRIES = {
-    "conv1d": (Affine((1,), (1,), (1,), False, (0,), 1), (3, 2, 3), (2, 7)),
-    "conv2d": (Affine((1, 1), (1, 1), (1, 1), False, (0, 0), 1), (3, 2, 3, 3), (2, 5, 4)),
-    "strided": (Affine((2, 3), (1, 0), (1, 1), False, (0, 0), 1), (3, 2, 3, 2), (2, 6, 7)),
-    "dilated, in groups": (Affine((1, 1), (2, 1), (2, 1), False, (0, 0), 2), (4, 2, 3, 3), (4, 5, 5)),
-    "conv3d": (Affine((1, 1, 1), (1, 0, 0), (1, 1, 1), False, (0, 0, 0), 1), (2, 2, 3, 2, 1), (2, 3, 3, 2)),
-    "transposed": (Affine((2, 2), (1, 1), (1, 1), True, (1, 0), 2), (4, 2, 3, 3), (4, 3, 3)),
+    "conv1d": (Affine((1,), (1,), (1,), False, (0,), 1), (3, 2, 3), (2, 40)),
+    "conv2d": (Affine((1, 1), (1, 1), (1, 1), False, (0, 0), 1), (3, 2, 3, 3), (2, 9, 8)),
+    "strided": (Affine((2, 3), (1, 0), (1, 1), False, (0, 0), 1), (3, 2, 3, 2), (2, 12, 14)),
+    "dilated, in groups": (Affine((1, 1), (2, 1), (2, 1), False, (0, 0), 2), (4, 2, 3, 3), (4, 9, 9)),
+    "conv3d": (Affine((1, 1, 1), (1, 0, 0), (1, 1, 1), False, (0, 0, 0), 1), (2, 2, 3, 2, 1), (2, 4, 4, 4)),
+    "transposed": (Affine((2, 2), (1, 1), (1, 1), True, (1, 0), 2), (4, 2, 3, 3), (4, 6, 6)),
     "pointwise": (Affine((1, 1), (0, 0), (1, 1), False, (0, 0), 1), (3, 2, 1, 1), (2, 3, 4)),
     "linear": (Affine(), (3, 2), (6, 2)),
 }
@@ -61,6 +63,8 @@ def _case(name: str, correlation: float | None) -> tuple[Tensor, Tensor, Tensor]
     weight, spread = (torch.randn(weight_shape, generator=generator).double() for _ in range(2))
     spread = spread.square()
     x = torch.randn(input_shape, generator=generator).double()
+    if math.prod(weight_shape[2:]) > 1:  # the same for all taps
+        x = x.flatten(1)[:, :1].view(-1, *[1] * (x.dim() - 1)).expand(input_shape).clone()
     places = x[..., 0].numel() if affine.stride is None else x[0].numel()
     covariance = torch.zeros(places, places).double()
     var = shared = None
@@ -72,19 +76,22 @@ def _case(name: str, correlation: float | None) -> tuple[Tensor, Tensor, Tensor]
     expected = by_definition(affine, x, covariance, weight, spread)
     variance = expected.diagonal(dim1=1, dim2=2)
     out = affine(x[None], weight)
-    laid_out = variance.T if affine.stride is None else variance
-    found = position_weights.through_weights(
-        affine, x[None], var, shared, weight, spread, None, laid_out.reshape(out.shape)
-    )
+    found = position_weights.through_weights(affine, x[None], var, shared, weight, spread, None, out.shape)
     count = variance.shape[1]
     assert found.dim() == out.dim()
     return found.flatten(), (expected.sum((1, 2)) - variance.sum(1)) / (count * (count - 1)), variance.mean(1)
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
-def test_the_covariance_for_a_known_input_is_exact(name):
+@pytest.mark.parametrize("name", ["linear", "pointwise"])
+def test_the_covariance_for_a_known_input_is_exact_without_windows(name):
     found, expected, _ = _case(name, None)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_covariance_for_a_known_input_differs_at_borders_alone(name):
+    found, expected, variance = _case(name, None)
+    assert ((found - expected).abs() < 0.03 * variance).all()
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
@@ -98,7 +105,7 @@ def test_the_covariance_for_a_random_input_is_exact_without_windows(name, correl
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_the_covariance_for_a_random_input_differs_at_borders_alone(name, correlation):
     found, expected, variance = _case(name, correlation)
-    assert ((found - expected).abs() < 0.05 * variance).all()
+    assert ((found - expected).abs() < 0.03 * variance).all()
 
 
 def test_reshaping_keeps_positions_apart_from_channels():
