@@ -75,8 +75,10 @@ def through_weights(
     with full_precision(mean):
         weight, spread = _forwards(affine, widened(weight)), _forwards(affine, widened(spread))
         one = _at_one_position(affine, mean)
-        known = var is None
-        product = mean_product(widened(mean if known else some_positions(mean, one)), one)
+        some = mean if var is None else some_positions(mean, one)
+        product = mean_product(widened(some), one)
+        if some.numel() < mean.numel():  # of all positions it is hardly negative, of a few it can be
+            product = product.clamp(min=0)
         window = _window(affine, weight, mean.shape, sizes)
         operation = _on_pooled(affine)
         noise = _over_taps(spread, [f * f for f in window.fractions])

@@ -63,14 +63,17 @@ def some_positions(values: Tensor, shared: Tensor) -> Tensor:
 
 
 def correlation(var: Tensor, shared: Tensor) -> Tensor:
-    r"""Correlation between two positions, :math:`r = c / \bar v`, at most 1, in the shape of ``shared``.
+    r"""Correlation between two of n positions, :math:`r = c / \bar v`, in the shape of ``shared``.
+
+    It is between :math:`-1/(n-1)`, where the sum of all positions is known, and 1.
 
     Example:
         >>> import torch
         >>> correlation(torch.tensor([[1.0, 3.0]]), torch.ones(1, 1))
         tensor([[0.5000]])
     """
-    return (shared / over_positions(var, shared).clamp(min=SMALLEST_VARIANCE)).clamp(max=1)
+    count = math.prod([var.shape[d] for d in position_dims(var.shape, shared)])
+    return (shared / over_positions(var, shared).clamp(min=SMALLEST_VARIANCE)).clamp(-1 / max(count - 1, 1), 1)
 
 
 def of_a_sum(variance: Tensor, total: Tensor, square: Tensor, correlation: Tensor) -> Tensor:
@@ -146,6 +149,7 @@ def weighted(weights: Tensor, var: Tensor, shared: Tensor) -> tuple[Tensor, Tens
                 [0.]]), tensor([[0.5000]]))
     """
     average = weights.mean(-2, keepdim=True)
+    shared = correlation(var, shared) * over_positions(var, shared)  # within its bounds
     return shared * _cross(weights), shared * _cross(average) + torch.matmul(average.square(), var)
 
 

@@ -190,6 +190,13 @@ def test_the_variance_of_averages_agrees_with_samples(name):
     assert ((out.var / expected - 1).abs() < 5 * (2 / 5000) ** 0.5).all()
 
 
+@pytest.mark.parametrize("name", AVERAGES)
+def test_variances_of_averages_are_never_negative(name):
+    x = shared_value(2, 3, 4, 4, positions=(2, 3), correlation=-0.3)  # no 16 values can have this
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        assert (AVERAGES[name](x).var > -1e-12).all()
+
+
 @pytest.mark.parametrize(
     "norm",
     [nn.LayerNorm(24), nn.GroupNorm(2, 24), nn.GroupNorm(24, 24), nn.InstanceNorm2d(24)],
