@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
@@ -30,8 +29,8 @@ from mnvi.likelihoods import Output
 from pipeline import propagation
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import Diverged, StudyError
+from pipeline.images import devices, large_batches, objectives
 from pipeline.images import job as jobs
-from pipeline.images import large_batches, objectives
 from pipeline.images.batches import Ahead, Batches, Part, in_order
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
@@ -70,7 +69,8 @@ def run(
 
     Args:
         on_epoch: called on every worker with every epoch's figures; after a restart, with all earlier ones again.
-        should_stop: called on rank 0 before each step; if it returns true, training ends unfinished.
+        should_stop: called on rank 0 whenever losses are read, on a CPU in each step; if it returns true, training ends
+            unfinished.
     """
     training, validation = (load_images(job.data.folder, part) for part in ("train", "validation"))
     return Loop(job, group, jobs.objective(job), training, validation).run(on_epoch, should_stop)
@@ -101,7 +101,10 @@ class Loop:
         self.objective = objective.to(group.device)
         assert isinstance(objective.likelihood, mnvi.CategoricalLikelihood)
         self.likelihood = objective.likelihood
-        if resources.compile is True:
+        self.manner = devices.manner(job.cell, group.device)
+        devices.set_up(group.device)
+        self.manner.lay_out(self.objective)
+        if self.manner.compiled:
             self.objective.compile()
         self.model = group.wrap(self.objective)
         self.optimizer = _optimizer(job, self.objective)
@@ -109,6 +112,8 @@ class Loop:
         self.half = HALF.get(resources.precision)
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.half is torch.float16)
         self.at = Position()
+        # Sums of nll and kl over the steps whose losses stay on the device until they are read.
+        self.unread = torch.zeros(2, dtype=torch.float64, device=group.device)
         self._saved = (time.monotonic(), 0)
 
     def run(self, on_epoch: Callable[[Epoch], None], should_stop: Callable[[], bool]) -> Position:
@@ -137,9 +142,10 @@ class Loop:
         while at.step < self.batches.steps:
             if not self._step(ahead, should_stop):
                 return False
+            read = self._is_read(at.step)
             at.step += 1
             at.seconds = time.monotonic() - started
-            if at.step < self.batches.steps:
+            if read and at.step < self.batches.steps:  # a loss that is not finite would have been seen
                 self._save_now_and_then()
         waiting = ahead.waited / (time.monotonic() - resumed)
         rate = self.optimizer.param_groups[0]["lr"]
@@ -172,36 +178,48 @@ class Loop:
         parts = ahead.parts(at.epoch, at.step)
         torch.manual_seed(derived_seed(self.job.seed, "noise", at.epoch, at.step, rank))
         self.optimizer.zero_grad(set_to_none=True)
-        nll, kl = 0.0, 0.0
+        nll = kl = self.unread.new_zeros(())
         for i, part in enumerate(parts):
             with self._without_sending(i + 1 < len(parts)):
                 part_nll, kl = self._backward(part, len(parts))
-                nll += part_nll
-        stop = float(self.group.first and should_stop())
-        nll, stops = self.group.sum(torch.tensor([nll, stop], dtype=torch.float64, device=self.group.device)).tolist()
+                nll = nll + part_nll.double()
+        self.unread += torch.stack((nll, kl.double()))
+        if self._is_read(at.step) and not self._read(should_stop):
+            return False
+        self._update()
+        return True
+
+    def _is_read(self, step: int) -> bool:
+        """Whether the losses are read in this step: all workers do it together."""
+        return (step + 1) % self.manner.read_every == 0 or step + 1 == self.batches.steps
+
+    def _read(self, should_stop: Callable[[], bool]) -> bool:
+        """Adds the losses since the last look to the epoch's; returns whether training goes on."""
+        at, stop = self.at, float(self.group.first and should_stop())
+        nll, stops = self.group.sum(torch.stack((self.unread[0], self.unread.new_tensor(stop)))).tolist()
         if stops:
             return False
-        nll /= self.group.size
+        nll, kl = nll / self.group.size, float(self.unread[1])
+        self.unread.zero_()
         loss = nll + self.kappa_over_n * kl
         if not math.isfinite(loss):
             raise Diverged(self._diverged(f"the loss became {loss} in epoch {at.epoch + 1}, step {at.step + 1}"))
-        self._update()
         at.sums = [total + new for total, new in zip(at.sums, (loss, nll, kl), strict=True)]
         return True
 
-    def _backward(self, part: Part, parts: int) -> tuple[float, float]:
+    def _backward(self, part: Part, parts: int) -> tuple[Tensor, Tensor]:
         device = self.group.device.type
         with torch.autocast(device, self.half) if self.half else nullcontext():
-            terms = self.model(part.images, part.labels)
+            terms = self.model(self.manner.laid_out(part.images), part.labels)
         nll = part.weight * terms.nll
         self.scaler.scale(nll + self.kappa_over_n / parts * terms.kl).backward()
-        return float(nll.detach()), float(terms.kl.detach())
+        return nll.detach(), terms.kl.detach()
 
     def _update(self) -> None:
         if self.recipe.clip is not None:
             self.scaler.unscale_(self.optimizer)
             parameters = [parameter for parameter in self.objective.parameters() if parameter.grad is not None]
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.recipe.clip, _largest_gradient(parameters))
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.recipe.clip, devices.largest_gradient(parameters))
         factor = large_batches.warmth(self.job.cell, self.at.epoch, self.at.step, self.batches.steps)
         with large_batches.warmed(self.optimizer, factor):
             self.scaler.step(self.optimizer)
@@ -226,7 +244,7 @@ class Loop:
         rows = self.group.share(torch.arange(count))
         transform = jobs.transform(self.job.cell, training=False)
         for images, labels, _ in in_order(self.validation, rows, transform, self.group.device):
-            out = self.objective.net(images)
+            out = self.objective.net(self.manner.laid_out(images))
             if not _finite(out):
                 totals[2] += 1
                 continue
@@ -300,7 +318,7 @@ def _check_can_synchronise(job: Job) -> None:
     """Workers meet in every batch norm: all of them need the same number of parts, and a graph that may wait."""
     resources = job.cell.resources
     for key, value, fits in (("accumulate", resources.accumulate, 1), ("compile", resources.compile, False)):
-        if value != fits and (key, value) != ("compile", "auto"):  # auto compiles tables alone
+        if value != fits and (key, value) != ("compile", "auto"):  # which then does not compile
             raise StudyError(
                 f"experiments.{job.cell.experiment.name}.sync_batch_norm: true does not go with resources.{key}: "
                 f"{value}; write {key}: {str(fits).lower()}"
@@ -313,12 +331,6 @@ def _finite(out: Output) -> bool:
     else:
         parts = [out.values if isinstance(out, mnvi.Samples) else out]
     return all(bool(part.isfinite().all()) for part in parts)
-
-
-def _largest_gradient(parameters: list[Parameter]) -> Tensor:
-    """The ∞-norm, NaN included; torch's own function takes ten times as long on a CPU."""
-    ends = [end for parameter in parameters if parameter.grad is not None for end in parameter.grad.aminmax()]
-    return torch.stack(ends).abs().max()
 
 
 def _optimizer(job: Job, objective: mnvi.Objective) -> Optimizer:

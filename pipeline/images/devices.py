@@ -1,0 +1,67 @@
+"""How training uses its device. On a GPU it is compiled, channels-last, with TF32, and seldom waits for results.
+
+On a CPU it is none of this unless `resources.compile` says so: recorded results keep their last digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.nn.utils import get_total_norm
+
+from pipeline import compiler
+from pipeline.params import Cell
+
+READ_EVERY = 50  # steps between two looks at a GPU's losses
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a training computes.
+
+    Args:
+        compiled: whether ``torch.compile`` compiles network and loss.
+        layout: of images and of the weights of convolutions.
+        read_every: steps between two looks at the losses. Each look waits until the device has computed them.
+    """
+
+    compiled: bool
+    layout: torch.memory_format
+    read_every: int
+
+    def laid_out(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=self.layout)
+
+    def lay_out(self, module: nn.Module) -> None:
+        if self.layout != torch.contiguous_format:
+            module.to(memory_format=self.layout)  # type: ignore[call-overload]  # torch's own stubs lack it
+
+
+def manner(cell: Cell, device: torch.device) -> Manner:
+    """How a cell trains on a device; `compile: auto` compiles on a GPU, if it can.
+
+    Batch norm over all workers waits for them in the middle of the network, which a compiled graph cannot.
+    """
+    on_gpu, asked = device.type == "cuda", cell.resources.compile
+    worth_it = on_gpu and not cell.experiment.sync_batch_norm and compiler.available()
+    layout = torch.channels_last if on_gpu else torch.contiguous_format
+    return Manner(worth_it if asked == "auto" else bool(asked), layout, READ_EVERY if on_gpu else 1)
+
+
+def set_up(device: torch.device) -> None:
+    """Sets what holds for the whole process: TF32, and the fastest convolution found by trying."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+
+
+def largest_gradient(parameters: list[Parameter]) -> Tensor:
+    """The ∞-norm, NaN included; on a CPU, torch's own function takes ten times as long."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if gradients[0].is_cuda:  # a few kernels for all gradients together
+        return get_total_norm(gradients, float("inf"))
+    return torch.stack([end for gradient in gradients for end in gradient.aminmax()]).abs().max()
