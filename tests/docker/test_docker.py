@@ -191,7 +191,7 @@ def test_image_installs_the_locked_versions_and_no_others() -> None:
     for install in installs:
         assert "--constraint requirements.lock" in install or "--requirement torch.lock" in install
     extras = re.search(r"'\.\[(.*)]'", runs)[1].split(",")
-    assert set(extras) == set(PROJECT["project"]["optional-dependencies"]) - {"dev", "vision", "sklearn"}
+    assert set(extras) == set(PROJECT["project"]["optional-dependencies"]) - {"dev", "docs", "vision", "sklearn"}
 
 
 def test_kuberay_is_told_the_locked_ray() -> None:
