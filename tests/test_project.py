@@ -162,3 +162,17 @@ LIKELIHOODS = (
 @pytest.mark.parametrize("method", ["expected_log_prob", "predictive", "uncertainty", "standard_deviations"])
 def test_methods_of_a_likelihood_have_their_arguments_explained(likelihood, method):
     assert "Args:" in (vars(likelihood)[method].__doc__ or "")
+
+
+def test_the_places_where_changes_go_exist():
+    named = re.findall(r"`((?:mnvi|pipeline|tests|tools|examples)/[\w./]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 30
+    assert [place for place in named if not (ROOT / place).exists()] == []
+
+
+def test_the_rooms_that_the_map_shows_exist_and_none_is_missing():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tree = text[text.index("    mnvi/  ") : text.index("    pipeline/  ")]
+    shown = {name for line in tree.splitlines()[1:] for name in re.findall(r"\S+?(?:/|\.py)(?=\s)", line[:25])}
+    found = {path.name + "/" * path.is_dir() for path in (ROOT / "mnvi").iterdir() if path.suffix in ("", ".py")}
+    assert shown == {name for name in found if not name.startswith("_")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,17 +20,12 @@ import mnvi
 from pipeline import tracking
 from pipeline.tracking import identity
 from pipeline.tracking.spool import Spool
+from tools.ray_nodes import free_port
 from tools.servers import wait_until_it_answers
 
 ROOT = Path(__file__).parents[3]
 STATE = Path("work/results/tune/toy-mnvi")
 pytestmark = pytest.mark.usefixtures("folder")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
