@@ -56,7 +56,7 @@ def main() -> None:
     if not arguments.input.exists():
         raise StudyError(f"{arguments.input}: no such file or folder")
     cell = params.load(arguments.params).cell(arguments.cell)
-    model = registered.load(f"{cell.experiment.name}-{cell.method}", f"python -m pipeline.train {cell.name}")
+    model = registered.load(registered.name_of(cell), f"python -m pipeline.train {cell.name}")
     rows = _table(arguments.input, model) if cell.kind == "regression" else _images(arguments.input, model)
     heading, lines = _lines(rows, model, cell.kind, arguments.refer)
     if arguments.output:

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
     arguments = parser.parse_args()
     cell = params.load(arguments.params).cell(arguments.cell)
-    name = f"{cell.experiment.name}-{cell.method}"
+    name = registered.name_of(cell)
     folder = registered.folder(name, f"python -m pipeline.train {cell.name}")
     settings = files.read_json(folder / "artifacts" / "settings.json", "python -m pipeline.train")
     address = f"http://{arguments.host}:{arguments.port}/invocations"

@@ -18,6 +18,7 @@ from pipeline.images.pictures import extremes
 from pipeline.images.predictions import Predictions
 from pipeline.params import Cell
 from pipeline.registry.metrics import measured
+from pipeline.tracking import registered
 
 HEADLINE = ("misclassification", "nll", "ece")  # DVC shows these; scores.json has all
 
@@ -53,6 +54,7 @@ def run(cell: Cell) -> None:
         )
         extremes(cell.plots / "extremes.png", test, found[0]["test"])
         tracked.metrics(flat, step=0)
+        tracked.scores_of(cell.state("train"), registered.name_of(cell), {name: flat[name] for name in HEADLINE})
         for path in (cell.evaluate / "scores.json", cell.plots / "curves.json", cell.plots / "extremes.png"):
             tracked.artifact(path)
 

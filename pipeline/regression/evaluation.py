@@ -15,6 +15,7 @@ from pipeline.params import Cell
 from pipeline.registry.metrics import measured
 from pipeline.regression import baselines, cell_networks, folds
 from pipeline.regression.predictions import Judged, judge
+from pipeline.tracking import registered
 
 HEADLINE = ("log_likelihood", "log_likelihood_std", "rmse")  # DVC shows these; scores.json has all
 
@@ -50,6 +51,7 @@ def run(cell: Cell) -> None:
         files.write_json(cell.evaluate / "metrics.json", headline)
         files.write_json(cell.plots / "curves.json", {})  # DVC expects it of every cell; only images have curves
         tracked.metrics(flat, step=0)
+        tracked.scores_of(cell.state("train"), registered.name_of(cell), headline)
         tracked.artifact(cell.evaluate / "scores.json")
 
 

@@ -94,6 +94,6 @@ def _without(key: str, records: Sequence[tables.Record]) -> list[dict[str, objec
 
 
 def _track(params: Params, folder: Path) -> None:
-    with tracking.run(params.study.name, "report", state=WORK / params.study.results / "report") as run:
+    with tracking.run(f"study-{params.study.name}", "report", state=WORK / params.study.results / "report") as run:
         run.params({"study": params.study.name, "preset": params.study.preset})
         run.artifact(folder)

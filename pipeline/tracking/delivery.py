@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import console
+from pipeline.tracking import presentation
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -107,4 +108,5 @@ _KINDS: dict[str, Callable[[MlflowClient, str, Record], None]] = {
     "artifact": _artifact,
     "status": _status,
     "model": _model,
+    "link": presentation.link,
 }

@@ -15,7 +15,7 @@ from pipeline import console
 from pipeline.errors import StudyError
 from pipeline.files import read_json, write_json
 from pipeline.masking import HIDDEN, masked
-from pipeline.tracking import store
+from pipeline.tracking import presentation, store
 from pipeline.tracking.spool import Spool
 
 if TYPE_CHECKING:
@@ -206,7 +206,9 @@ def _experiment(client: MlflowClient, identity: Identity) -> str:
     if found is None:
         place = store.artifact_folder(identity.uri, identity.experiment)
         try:
-            return str(client.create_experiment(identity.experiment, artifact_location=place))
+            made = str(client.create_experiment(identity.experiment, artifact_location=place))
+            presentation.describe(client, made, {})
+            return made
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -216,4 +218,5 @@ def _experiment(client: MlflowClient, identity: Identity) -> str:
             f"MLflow experiment {identity.experiment!r} was deleted in {identity.store}; "
             "run `mlflow experiments restore` to bring it back, or `mlflow gc` to remove it for good"
         )
+    presentation.describe(client, found.experiment_id, found.tags)
     return str(found.experiment_id)

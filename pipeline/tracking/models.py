@@ -23,7 +23,7 @@ from pipeline import propagation, registry
 from pipeline.files import read_json, read_tensors, write_json, write_tensors
 from pipeline.registry import networks
 from pipeline.registry.methods import METHODS
-from pipeline.tracking.registered import ALIAS
+from pipeline.tracking.registered import ALIAS, name_of
 from pipeline.tracking.store import quiet_import
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def model(
         {
             "kind": "model",
             "folder": str(folder.absolute()),
-            "name": f"{cell.experiment.name}-{cell.method}",
+            "name": name_of(cell),
             "digest": digest,
             "objective": float(objective),
             "step": step,

@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.errors import StudyError
 from pipeline.tracking import store
+from pipeline.tracking.runs import Row
 
 ALIAS = "best"
 
@@ -38,6 +39,11 @@ class Model:
     def predict(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         answer: dict[str, np.ndarray] = self.inner.predict(inputs)
         return answer
+
+
+def name_of(cell: Row) -> str:
+    """The name of a cell's model in the registry."""
+    return f"{cell.experiment.name}-{cell.method}"
 
 
 def folder(name: str, made_by: str) -> Path:

@@ -101,6 +101,19 @@ class Run:
             ]
         )
 
+    def scores_of(self, trained: Path, model: str, scores: Mapping[str, float]) -> None:
+        """Links this run's scores with what was trained.
+
+        Args:
+            trained: the state folder of the stage `train`; without a run there, or in another store, nothing happens.
+            model: the registered model's name.
+            scores: a few, for the descriptions.
+        """
+        if (trained / identity.FILE).exists():
+            known = identity.read(trained)
+            if known.id is not None and known.store == identity.read(self.state).store:
+                self._tell([{"kind": "link", "trained": known.id, "model": model, "scores": dict(scores)}])
+
     def status(self, status: str) -> None:
         self._tell([{"kind": "status", "status": status, "time": int(time.time() * 1000)}])
 
@@ -161,7 +174,7 @@ def run(
     it = Run(folder)
     try:
         it.status("RUNNING")
-        it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance()})
+        it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance(stage)})
         if it.sender.flush(min(wait, _FIRST_ANSWER), insist=False) and parent is None:
             sender.send(folder)  # the ends of earlier runs in this folder: this run may take days
         with system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext():
@@ -205,8 +218,8 @@ def _root(state: Path) -> Path:
     return next((folder for folder in state.parents if folder.name == "work"), state)
 
 
-def _provenance() -> dict[str, str]:
-    tags = {}
+def _provenance(stage: str) -> dict[str, str]:
+    tags = {"mlflow.source.name": f"pipeline.{stage}", "mlflow.source.type": "LOCAL"}
     if commit := source_commit():
         tags["mlflow.source.git.commit"] = commit
     if lock := identity.lock_digest():

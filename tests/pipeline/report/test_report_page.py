@@ -151,7 +151,7 @@ def test_curves_are_written_for_dvc(made):
 
 def test_report_is_one_run_in_mlflow(made):
     client = store.client(f"sqlite:///{made / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("small")
+    experiment = client.get_experiment_by_name("study-small")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("report", "FINISHED")
