@@ -73,7 +73,7 @@ def correlation(var: Tensor, shared: Tensor) -> Tensor:
         tensor([[0.5000]])
     """
     count = math.prod([var.shape[d] for d in position_dims(var.shape, shared)])
-    return (shared / over_positions(var, shared).clamp(min=SMALLEST_VARIANCE)).clamp(-1 / max(count - 1, 1), 1)
+    return (shared / over_positions(var, shared).clamp(min=SMALLEST_VARIANCE)).clamp(-1.0 / max(count - 1, 1), 1.0)
 
 
 def of_a_sum(variance: Tensor, total: Tensor, square: Tensor, correlation: Tensor) -> Tensor:

@@ -32,6 +32,24 @@ class WithUnusedLayer(nn.Module):
         return out
 
 
+class Averaging(nn.Module):
+    """Averages over positions that share weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv1d(4, 3, 1),
+            nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.net = mnvi.convert(net.double(), mnvi.MultiplicativeNoise(0.1))
+
+    def forward(self, x: Tensor) -> mnvi.Gaussian:
+        with mnvi.options(spatial="shared_weights"):
+            out: mnvi.Gaussian = self.net(x)
+        return out
+
+
 def batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     return torch.randn(6, 4, generator=generator).double(), torch.randint(3, (6,), generator=generator)
@@ -43,8 +61,8 @@ def gradients(net: nn.Module, inner: nn.Module, x: Tensor, y: Tensor) -> dict[st
     return {name: p.grad for name, p in inner.named_parameters() if p.grad is not None}
 
 
-def worker(rank: int, folder: Path, find_unused: bool) -> None:
-    module: Any = WithUnusedLayer() if find_unused else network()
+def worker(rank: int, folder: Path, find_unused: bool, averaging: bool) -> None:
+    module: Any = WithUnusedLayer() if find_unused else Averaging() if averaging else network()
     inner = module.used if find_unused else module
     x, y = batch()
     share = slice(rank * 3, rank * 3 + 3)
@@ -53,10 +71,14 @@ def worker(rank: int, folder: Path, find_unused: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("find_unused", [False, True], ids=["all used", "find unused parameters"])
-def test_distributed_gradients_are_those_of_the_whole_batch(tmp_path: Path, find_unused: bool) -> None:
-    together(worker, tmp_path / "meeting", tmp_path, find_unused)
-    net = network()
+@pytest.mark.parametrize(
+    ("find_unused", "averaging"),
+    [(False, False), (True, False), (False, True)],
+    ids=["all used", "find unused parameters", "positions share weights"],
+)
+def test_distributed_gradients_are_those_of_the_whole_batch(tmp_path: Path, find_unused: bool, averaging: bool) -> None:
+    together(worker, tmp_path / "meeting", tmp_path, find_unused, averaging)
+    net = Averaging() if averaging else network()
     expected = gradients(net, net, *batch())
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt")

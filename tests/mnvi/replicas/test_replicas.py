@@ -101,6 +101,18 @@ def test_batch_norm_s_running_statistics_follow():
     )
 
 
+def test_positions_that_share_weights_do_so_in_replicas():
+    def network():
+        net = nn.Sequential(
+            nn.Unflatten(1, (1, FEATURES)), nn.Conv1d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv1d(4, 2, 3, padding=1),
+            nn.AdaptiveAvgPool1d(1), nn.Flatten(),
+        )  # fmt: skip
+        return mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1.0))
+
+    with mnvi.options(spatial="shared_weights"):
+        assert_as_alone(builder(network), RECIPE)
+
+
 class Frozen(nn.Module):
     """Its first layer is not trained."""
 

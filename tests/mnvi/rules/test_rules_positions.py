@@ -289,11 +289,52 @@ def test_tokens_that_are_averaged_agree_with_sampled_weights():
     assert 0.75 < (shared / expected).median() < 1.35
 
 
-def test_optimised_networks_keep_the_covariance():
-    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval(), images()
+@pytest.mark.parametrize("variance", ["exact", "factored"])
+def test_optimised_networks_keep_the_covariance(variance):
+    posterior = mnvi.MultiplicativeNoise(prior_variance=1.0, variance=variance)
+    model, x = mnvi.convert(all_convolutional(), posterior).eval(), images()
     fast = mnvi.optimize_for_inference(model, compile=False)
     with torch.no_grad(), mnvi.options(spatial="shared_weights"):
         torch.testing.assert_close(fast(x).var, model(x).var)
+        assert (fast(x).var > 0).all()
+
+
+def test_factored_variances_have_the_covariance_of_exact_ones():
+    net, x = all_convolutional(), images()
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        exact, factored = (
+            mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1.0, variance=variance)).eval()(x).var
+            for variance in ("exact", "factored")
+        )
+    assert abs((factored / exact).log().mean()) < 0.15
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    elbo = mnvi.ELBO(mnvi.CategoricalLikelihood(approximation="second_order"), num_data=100, kappa=0.1)
+    return elbo(model(x), torch.arange(4), mnvi.kl_divergence(model)).loss
+
+
+def test_a_compiled_training_step_has_the_same_gradients():
+    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).double().train(), images().double()
+    with mnvi.options(spatial="shared_weights"):
+        expected = torch.autograd.grad(loss_of(model, x), list(model.parameters()))
+        compiled = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
+        found = torch.autograd.grad(compiled(model, x), list(model.parameters()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_training_lowers_the_loss():
+    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).train(), images()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    with mnvi.options(spatial="shared_weights"):
+        for _ in range(10):
+            optimizer.zero_grad()
+            losses.append(loss_of(model, x))
+            losses[-1].backward()
+            optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.slow
@@ -301,9 +342,13 @@ def test_exported_networks_keep_the_covariance(tmp_path):
     model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval(), images()
     with torch.no_grad(), mnvi.options(spatial="shared_weights"):
         expected = model(x)
-        mnvi.export(model, tmp_path / "model.pt2", x)
+        for suffix in (".pt2", ".onnx"):
+            mnvi.export(model, tmp_path / f"model{suffix}", x[:2])
     _, variance = torch.export.load(tmp_path / "model.pt2").module()(x)
     torch.testing.assert_close(variance, expected.var)
+    session = pytest.importorskip("onnxruntime").InferenceSession(tmp_path / "model.onnx")
+    _, variance = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(variance), expected.var, rtol=1e-3, atol=1e-6)
 
 
 def test_networks_vectorised_by_vmap_keep_the_covariance():
