@@ -97,7 +97,8 @@ class Spectrum:
 
 
 def _product(input: Any, other: Any) -> Spectrum:
-    return input * other if isinstance(input, Spectrum) else other * input
+    # not by an operator, which dynamo would dispatch to this function again
+    return input.__mul__(other) if isinstance(input, Spectrum) else other.__mul__(input)
 
 
 def _forward(inverse: bool, halved: bool, default: Sequence[int] | None, plural: bool) -> Callable:
