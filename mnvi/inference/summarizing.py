@@ -65,7 +65,7 @@ class LayerSummary:
         if self.folds_into is not None:
             found.append(f"folds into {self.folds_into or 'the model'}")
         if self.unfolded is not None:
-            found.append(f"does not fold: {self.unfolded}")
+            found.append("does not fold")
         if self.bayesian and self.called is False:
             found.append("not called: its noise is unused")
         if self.fallbacks:
@@ -127,7 +127,8 @@ class Summary:
             for line in shown
         ]
         lines.insert(1, "-" * max(map(len, lines)))
-        return "\n".join([*lines, self._totals()])
+        reasons = dict.fromkeys(row.unfolded for row in self.rows if row.unfolded is not None)
+        return "\n".join([*lines, self._totals(), *(f"no batch norm folds: {reason}" for reason in reasons)])
 
     def _totals(self) -> str:
         layers = sum(row.bayesian for row in self.rows)
