@@ -34,6 +34,7 @@ ELSEWHERE = {
     "mnvi/inference/folding.py": "mnvi/inference/test_optimizing.py",
     "mnvi/inference/frozen.py": "mnvi/inference/test_optimizing.py",
     "mnvi/layers/attention.py": "mnvi/rules/test_attention.py",
+    "mnvi/layers/recurrent_steps.py": "mnvi/layers/test_recurrent.py",
     "mnvi/layers/shifted_windows.py": "mnvi/rules/test_attention.py",
     "mnvi/methods/__init__.py": "mnvi/methods/test_by_name.py",
     "mnvi/methods/dvi.py": "mnvi/methods/test_by_name.py",

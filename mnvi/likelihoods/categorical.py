@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical
 
-from mnvi.likelihoods._checks import can_check_values, check_output, check_tensor
+from mnvi.likelihoods._checks import check_output
+from mnvi.likelihoods._classes import check_labels, checked_weights, with_classes_last
 from mnvi.likelihoods._sampling import fits, in_parts
 from mnvi.likelihoods.base import Likelihood, Output, StandardDeviations, Uncertainty
-from mnvi.moments._torch import values_can_be_read
 from mnvi.moments.checking import check_number
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.joint import JointGaussian
@@ -113,7 +113,7 @@ class CategoricalLikelihood(Likelihood):
         self.class_dim = class_dim
         self.max_elements = max_elements
         # a setting, not part of what is learnt: checkpoints do not hold it
-        self.register_buffer("class_weights", _checked_weights(class_weights), persistent=False)
+        self.register_buffer("class_weights", checked_weights(class_weights), persistent=False)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         new = {"label_smoothing": 0.0, "ignore_index": None, "class_dim": -1, "max_elements": MAX_ELEMENTS}
@@ -298,8 +298,8 @@ class CategoricalLikelihood(Likelihood):
                 f"{tuple(out.shape)} has {classes} classes in dimension {place}; give one weight for each class"
             )
         if y is not None:
-            _check_labels(out, y, place, self.ignore_index)
-        return out if place == dims - 1 else _with_classes_last(out, place)
+            check_labels(out, y, place, self.ignore_index)
+        return out if place == dims - 1 else with_classes_last(out, place)
 
 
 def _entropies(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -312,70 +312,3 @@ def _softmax_variances(p: Tensor, out: Gaussian | JointGaussian) -> tuple[Tensor
     """p·v, pᵀCp and Cp, with a dimension of size one where classes are summed."""
     times_cov = (out.cov @ p.unsqueeze(-1)).squeeze(-1) if isinstance(out, JointGaussian) else out.var * p
     return (p * out.var).sum(-1, keepdim=True), (p * times_cov).sum(-1, keepdim=True), times_cov
-
-
-def _with_classes_last(out: Output, place: int) -> Output:
-    if isinstance(out, JointGaussian):
-        raise ValueError(
-            f"CategoricalLikelihood: a JointGaussian of shape {tuple(out.shape)} has covariances between the entries "
-            "of its last dimension, which must be the classes; leave class_dim at -1"
-        )
-    if isinstance(out, Samples):
-        return Samples(out.values.movedim(place + 1, -1))
-    return out.movedim(place, -1) if isinstance(out, Tensor) else out.map(lambda t: t.movedim(place, -1))
-
-
-def _checked_weights(weights: Tensor | Sequence[float] | None) -> Tensor | None:
-    if weights is None:
-        return None
-    try:
-        found = torch.as_tensor(weights).detach()
-    except (TypeError, ValueError, RuntimeError):
-        found = torch.zeros(0)
-    if found.dim() != 1 or found.numel() < 2 or found.is_complex() or found.dtype == torch.bool:
-        raise ValueError(
-            f"CategoricalLikelihood: class_weights={weights!r} must be numbers, one for each class, e.g. [1.0, 2.5]"
-        )
-    found = found if found.is_floating_point() else found.to(torch.get_default_dtype())
-    if not bool(found.isfinite().all()) or bool((found < 0).any()) or not bool((found > 0).any()):
-        raise ValueError(
-            f"CategoricalLikelihood: class_weights={weights!r} must be finite numbers >= 0, not all of them 0"
-        )
-    return found.clone()
-
-
-def _check_labels(out: Output, y: Tensor, place: int, ignore_index: int | None) -> None:
-    check_tensor("CategoricalLikelihood: labels", y, out.values.device if isinstance(out, Samples) else out.device)
-    last = len(out.shape) - 1
-    expected, classes = out.shape[:place] + out.shape[place + 1 :], out.shape[place]
-    named = -1 if place == last else place
-    if y.shape == out.shape and values_can_be_read(y) and bool((y.sum(place) == 1).all()):
-        raise ValueError(
-            f"CategoricalLikelihood: labels of shape {tuple(y.shape)} look one-hot; expected class indices of shape "
-            f"{tuple(expected)}: pass y.argmax({named})"
-        )
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")
-    if y.shape != expected:
-        shapes = f"labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}"
-        if last > 1 and place == last and y.shape == (*out.shape[:1], *out.shape[2:]):
-            raise ValueError(
-                f"CategoricalLikelihood: {shapes} with the classes in dimension 1; they must come last: pass "
-                "out.movedim(1, -1), or write CategoricalLikelihood(class_dim=1)"
-            )
-        if place != last and y.shape == out.shape[:-1]:
-            raise ValueError(
-                f"CategoricalLikelihood: {shapes} with the classes last, but class_dim={place}; leave class_dim at -1"
-            )
-        hint = "; for two classes let the network return two logits" if y.shape == out.shape else ""
-        raise ValueError(f"CategoricalLikelihood: {shapes}; expected labels of shape {tuple(expected)}{hint}")
-    if can_check_values(y):
-        counted = y if ignore_index is None else y[y.long() != ignore_index]
-        if not counted.numel():
-            return
-        low, high = int(counted.min()), int(counted.max())
-        if low < 0 or high >= classes:
-            hint = "; for labels that do not count, set ignore_index" if ignore_index is None else ""
-            raise ValueError(
-                f"CategoricalLikelihood: labels run from {low} to {high}; they must be in 0..{classes - 1}{hint}"
-            )

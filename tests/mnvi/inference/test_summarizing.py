@@ -105,7 +105,9 @@ class Branching(nn.Module):
 def test_a_model_that_cannot_be_traced_folds_nothing() -> None:
     table = mnvi.summary(mnvi.convert(Branching(), NOISE))
     assert table["norm"].folds_into is None and table["norm"].remarks == "does not fold"
-    reason = "Branching cannot be traced by torch.fx (TraceError: symbolically traced variables cannot be used as inputs"
+    reason = (
+        "Branching cannot be traced by torch.fx (TraceError: symbolically traced variables cannot be used as inputs"
+    )
     assert table["norm"].unfolded.startswith(reason)
     assert f"no batch norm folds: {reason}" in str(table)
 

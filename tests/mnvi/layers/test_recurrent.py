@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
-from mnvi.layers.recurrent import interpolated, take_over
+from mnvi.layers.recurrent import take_over
+from mnvi.layers.recurrent_steps import interpolated
 
 NOISE, FIELD, SHARED = mnvi.MultiplicativeNoise(0.3), mnvi.MeanField(0.3, -4.0), mnvi.SharedMeanField(0.3, -4.0)
 QUIET = mnvi.MultiplicativeNoise(0.3, init_rho=-200.0)
