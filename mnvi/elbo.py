@@ -182,7 +182,17 @@ def kl_divergence(model: nn.Module) -> Tensor:
         twin = distinct.setdefault(id(weight), layer)
         if twin is not layer:
             _check_tied(model, layer, twin)
-    return torch.stack([layer.kl_divergence() for layer in distinct.values()]).sum()
+    groups: list[list[BayesianLayer]] = []
+    for layer in distinct.values():
+        own = type(layer).kl_divergence is not BayesianLayer.kl_divergence
+        if groups and not own and groups[-1][0].posterior == layer.posterior:
+            groups[-1].append(layer)
+        else:
+            groups.append([layer])
+    parts = [
+        group[0].posterior.kl_divergences(group) if len(group) > 1 else group[0].kl_divergence() for group in groups
+    ]
+    return torch.stack(parts).sum()
 
 
 def _check_tied(model: nn.Module, layer: BayesianLayer, twin: BayesianLayer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +55,10 @@ class Posterior(ABC):
     @abstractmethod
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         """KL from the posterior of the layer's weights to their prior, summed."""
+
+    def kl_divergences(self, layers: Sequence[BayesianLayer]) -> Tensor:
+        """Sum of :meth:`kl_divergence` over layers that have this posterior; override if there is a faster way."""
+        return torch.stack([layer.kl_divergence() for layer in layers]).sum()
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
         """Variance of every bias, or None if biases are deterministic."""
@@ -154,6 +159,16 @@ class MultiplicativeNoise(Posterior):
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         weight, alpha = layer.geometry.grouped(layer.weight, F.softplus(widened(layer.rho)))
         return divergence.multiplicative_noise(weight, alpha, self.prior_variance)
+
+    def kl_divergences(self, layers: Sequence[BayesianLayer]) -> Tensor:
+        kinds = {(layer.rho.dtype, layer.rho.device, type(layer.rho)) for layer in layers}
+        overridden = type(self).kl_divergence is not MultiplicativeNoise.kl_divergence
+        if overridden or len(kinds) > 1 or len(layers) == 1:
+            return super().kl_divergences(layers)
+        alphas = F.softplus(widened(torch.cat([layer.rho for layer in layers]))).split([len(x.rho) for x in layers])
+        pairs = [layer.geometry.grouped(layer.weight, alpha) for layer, alpha in zip(layers, alphas, strict=True)]
+        weights, shaped = zip(*pairs, strict=True)
+        return divergence.multiplicative_noise_of_layers(list(weights), list(shaped), self.prior_variance)
 
 
 @dataclass(frozen=True)

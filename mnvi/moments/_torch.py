@@ -33,6 +33,7 @@ __all__ = [
     "OpOverloadPacket",
     "compiled_call",
     "differentiation_levels",
+    "each",
     "in_dynamo",
     "in_torch_func",
     "is_compiling",
@@ -123,6 +124,18 @@ def share_memory(a: Tensor, b: Tensor) -> bool:
     if is_wrapped(a) or is_wrapped(b):
         return False
     return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+class each:
+    """One operation on every tensor of a list, launched once for all of them: torch has it only under private names."""
+
+    add_ = torch._foreach_add_
+    log_ = torch._foreach_log_
+    mul = torch._foreach_mul
+    mul_ = torch._foreach_mul_
+    neg = torch._foreach_neg
+    neg_ = torch._foreach_neg_
+    reciprocal_ = torch._foreach_reciprocal_
 
 
 def outside_of_traces() -> AbstractContextManager[Any]:

@@ -151,14 +151,17 @@ class _MultiplicativeNoise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         expectation = affine(*lowered(mean, weight, bias))
         with full_precision(mean):
-            variance = affine(second_moment(mean, var, alpha), widened(weight).square())
+            grown = 1 + alpha
+            variance = affine(second_moment(mean, var, alpha, grown), widened(weight).square())
         ctx.affine, ctx.low = affine, expectation.dtype
-        ctx.save_for_backward(mean, var, weight, alpha)
+        ctx.save_for_backward(mean, var, weight, alpha, grown)
         return expectation, variance
 
     @staticmethod
     def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Any, ...]:
-        mean, var, weight, alpha = ctx.saved_tensors
+        mean, var, weight, alpha, grown = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: differentiable in α
+            grown = 1 + alpha
         _, to_mean, to_var, to_weight, to_bias, to_alpha = ctx.needs_input_grad
         affine: Affine = ctx.affine
         with full_precision(mean):
@@ -167,7 +170,7 @@ class _MultiplicativeNoise(torch.autograd.Function):
             )
             outer, outer_weight = affine.gradients(
                 g_var,
-                second_moment(mean, var, alpha),
+                second_moment(mean, var, alpha, grown),
                 widened(weight).square(),
                 to_mean or to_var or to_alpha,
                 to_weight,
@@ -181,7 +184,7 @@ class _MultiplicativeNoise(torch.autograd.Function):
                 total = torch.addcmul(widened(var), widened(mean), widened(mean))
                 g_a = total.mul_(outer).sum_to_size(_aligned(alpha, total)).reshape(alpha.shape)
             if to_var:
-                g_v = outer * (1 + alpha)
+                g_v = outer * grown
             g_b = affine.bias_gradient(g_mean.to(weight.dtype)) if to_bias else None
         return None, g_x, g_v, g_w, g_b, g_a
 
@@ -257,9 +260,9 @@ def _summing_weight(affine: Affine, weight: Tensor) -> Tensor:
     return torch.ones_like(weight[: affine.groups])
 
 
-def second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
-    """α∘x² + (1+α)∘v"""
-    return torch.addcmul(widened(mean).square() * alpha, widened(var), 1 + alpha)
+def second_moment(mean: Tensor, var: Tensor, alpha: Tensor, grown: Tensor | None = None) -> Tensor:
+    """α∘x² + (1+α)∘v; ``grown`` is 1 + α where it is at hand."""
+    return torch.addcmul(widened(mean).square() * alpha, widened(var), 1 + alpha if grown is None else grown)
 
 
 def lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

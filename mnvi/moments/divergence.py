@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import is_compiling, taking_forward_derivatives
+from mnvi.moments._torch import each, is_compiling, is_traced, taking_forward_derivatives
 from mnvi.moments.precision import widened
 from mnvi.moments.recomputation import recomputed
 
 _INSIDE_LOG = 1e-10
+_TOGETHER = 1 << 22  # weights of small layers that share a launch; larger groups would only need more memory
 
 
 def multiplicative_noise(weight: Tensor, alpha: Tensor, prior_variance: float) -> Tensor:
@@ -61,12 +62,99 @@ class _MultiplicativeNoise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        weight, alpha = ctx.saved_tensors
-        square = weight.square()
-        inverse = (alpha * square + _INSIDE_LOG).reciprocal()
-        to_alpha = square * (1 / ctx.prior_variance - inverse) * (0.5 * grad)
-        to_weight = ((1 + alpha) / ctx.prior_variance - alpha * inverse) * weight * grad
-        return to_weight, to_alpha.sum_to_size(alpha.shape), None
+        to_weight, to_alpha = _noise_gradients(*ctx.saved_tensors, ctx.prior_variance, grad)
+        return to_weight, to_alpha, None
+
+
+def _noise_gradients(weight: Tensor, alpha: Tensor, prior_variance: float, grad: Tensor) -> tuple[Tensor, Tensor]:
+    square = weight.square()
+    inverse = (alpha * square + _INSIDE_LOG).reciprocal()
+    to_alpha = square * (1 / prior_variance - inverse) * (0.5 * grad)
+    to_weight = ((1 + alpha) / prior_variance - alpha * inverse) * weight * grad
+    return to_weight, to_alpha.sum_to_size(alpha.shape)
+
+
+def multiplicative_noise_of_layers(weights: list[Tensor], alphas: list[Tensor], prior_variance: float) -> Tensor:
+    """The sum of :func:`multiplicative_noise` over several layers; small layers share each operation.
+
+    Args:
+        weights, alphas: a weight and its α for every layer, as there.
+        prior_variance: as there.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(2, 1)
+        >>> multiplicative_noise_of_layers([one, one], [one[:1], one[:1]], 2.0)
+        tensor(1.3863)
+    """
+    kinds = {(type(t) in (Tensor, torch.nn.Parameter), t.dtype, t.device) for t in (*weights, *alphas)}
+    if len(kinds) > 1 or not next(iter(kinds))[0] or is_traced() or taking_forward_derivatives():
+        pairs = zip(weights, alphas, strict=True)
+        return torch.stack([multiplicative_noise(weight, alpha, prior_variance) for weight, alpha in pairs]).sum()
+    weights, alphas = [widened(t) for t in weights], [widened(t) for t in alphas]
+    parts = [
+        _NoiseOfLayers.apply(prior_variance, len(part), *(weights[i] for i in part), *(alphas[i] for i in part))
+        for part in _groups([weight.numel() for weight in weights])
+    ]
+    return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
+
+
+def _groups(sizes: list[int]) -> list[list[int]]:
+    """Consecutive layers, together small."""
+    groups: list[list[int]] = []
+    total = _TOGETHER
+    for i, size in enumerate(sizes):
+        if total + size > _TOGETHER:
+            groups.append([])
+            total = 0
+        groups[-1].append(i)
+        total += size
+    return groups
+
+
+class _NoiseOfLayers(torch.autograd.Function):
+    """As :class:`_MultiplicativeNoise`, with the same arithmetic, for a list of layers."""
+
+    @staticmethod
+    def forward(ctx: Any, prior_variance: float, count: int, *tensors: Tensor) -> Tensor:
+        ctx.prior_variance, ctx.count = prior_variance, count
+        ctx.save_for_backward(*tensors)
+        weights, alphas = tensors[:count], tensors[count:]
+        squares = each.mul(weights, weights)
+        noisy = each.mul(squares, alphas)
+        square, noise = (torch.cat([t.reshape(-1) for t in list_]) for list_ in (squares, noisy))
+        energy = square.sum() + noise.sum()  # Σ (1 + α) w²
+        constant = len(square) * (math.log(prior_variance) - 1)
+        return 0.5 * (constant - noise.add_(_INSIDE_LOG).log_().sum() + energy / prior_variance)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weights, alphas = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        if torch.is_grad_enabled():  # create_graph
+            pairs = zip(weights, alphas, strict=True)
+            found = [_noise_gradients(weight, alpha, ctx.prior_variance, grad) for weight, alpha in pairs]
+            return None, None, *(to_weight for to_weight, _ in found), *(to_alpha for _, to_alpha in found)
+        squares = each.mul(weights, weights)
+        inverse = each.mul(squares, alphas)
+        each.add_(inverse, _INSIDE_LOG)
+        each.reciprocal_(inverse)
+
+        by_alpha = each.neg(inverse)
+        each.add_(by_alpha, 1 / ctx.prior_variance)
+        each.mul_(by_alpha, squares)
+        each.mul_(by_alpha, 0.5 * grad)
+        to_alpha = [t.sum_to_size(alpha.shape) for t, alpha in zip(by_alpha, alphas, strict=True)]
+
+        to_weight = inverse
+        each.mul_(to_weight, alphas)
+        each.neg_(to_weight)
+        flat = ((1 + torch.cat([alpha.reshape(-1) for alpha in alphas])) / ctx.prior_variance).split(
+            [alpha.numel() for alpha in alphas]
+        )
+        each.add_(to_weight, [part.view_as(alpha) for part, alpha in zip(flat, alphas, strict=True)])
+        each.mul_(to_weight, weights)
+        each.mul_(to_weight, grad)
+        return None, None, *to_weight, *to_alpha
 
 
 def mean_field(mean: Tensor, log_var: Tensor, prior_variance: float) -> Tensor:

@@ -163,7 +163,7 @@ def test_gradients_and_precision(kind: str) -> None:
     precise = copy.deepcopy(layer).double()
     assert next(precise.parameters()).dtype == torch.float64
     exact = flat(precise(x.double()))[0]
-    torch.testing.assert_close(flat(layer(x))[0].var.double(), exact.var, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(flat(layer(x))[0].var.double(), exact.var, rtol=1e-3, atol=1e-6)  # tables in float32
     names, values = zip(*precise.named_parameters(), strict=True)
 
     def moments(*parameters: Tensor) -> tuple[Tensor, ...]:

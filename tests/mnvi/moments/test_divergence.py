@@ -46,6 +46,45 @@ def test_divergence_has_right_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda w, a: divergence.multiplicative_noise(w, a, 0.5), (weight, alpha))
 
 
+def _of_layers(*tensors: torch.Tensor) -> torch.Tensor:
+    half = len(tensors) // 2
+    return divergence.multiplicative_noise_of_layers(list(tensors[:half]), list(tensors[half:]), 0.5)
+
+
+def _layers() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    weights = [
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 2), (1, 2, 3, 2), (2, 2))
+    ]
+    alphas = [
+        torch.rand(*shape, generator=generator, dtype=torch.float64) + 0.1 for shape in ((2,), (1, 1, 3, 1), (2,))
+    ]
+    return [t.requires_grad_() for t in (*weights, *alphas)]
+
+
+@pytest.mark.parametrize("together", [1, 7, 1 << 22], ids=["one by one", "two and one", "all"])
+def test_divergence_of_several_layers_is_the_sum_to_every_order(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "_TOGETHER", together)
+    tensors = _layers()
+    expected = sum(divergence.multiplicative_noise(tensors[i], tensors[3 + i], 0.5) for i in range(3))
+    torch.testing.assert_close(_of_layers(*tensors), expected)
+    assert torch.autograd.gradcheck(_of_layers, tensors)
+    assert torch.autograd.gradgradcheck(_of_layers, tensors)
+
+
+def test_gradients_of_several_layers_are_those_of_each_to_the_last_bit() -> None:
+    tensors = [t.detach().float().requires_grad_() for t in _layers()]
+    each = [
+        torch.autograd.grad(
+            divergence.multiplicative_noise(tensors[i], tensors[3 + i], 0.5), (tensors[i], tensors[3 + i])
+        )
+        for i in range(3)
+    ]
+    together = torch.autograd.grad(_of_layers(*tensors), tensors)
+    for i in range(3):
+        assert torch.equal(together[i], each[i][0]) and torch.equal(together[3 + i], each[i][1])
+
+
 @pytest.mark.parametrize("prior_variance", [1e-9, 1e-8, 1e-4, 1.0])
 def test_divergence_is_not_negative_down_to_the_smallest_prior_variance(prior_variance: float) -> None:
     weights = torch.cat([torch.zeros(1), torch.logspace(-8, 2, 201)]).double()
