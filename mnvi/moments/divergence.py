@@ -62,7 +62,8 @@ class _MultiplicativeNoise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        to_weight, to_alpha = _noise_gradients(*ctx.saved_tensors, ctx.prior_variance, grad)
+        weight, alpha = ctx.saved_tensors
+        to_weight, to_alpha = _noise_gradients(weight, alpha, ctx.prior_variance, grad)
         return to_weight, to_alpha, None
 
 
