@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import signal
@@ -17,6 +18,26 @@ from pipeline.errors import StudyError
 from pipeline.masking import masked
 
 INTERRUPTED = 130
+EXIT_CODES = """exit codes:
+  0    done
+  1    an error; the message says what to do
+  2    wrong arguments
+  130  interrupted; the same command continues"""
+
+
+def parser(command: str, about: str | None) -> argparse.ArgumentParser:
+    """A parser whose help shows what the command does, with examples, and what its exit codes mean.
+
+    Args:
+        command: the module, such as ``pipeline.train``.
+        about: the module's docstring; its lines after the first ones are examples.
+    """
+    return argparse.ArgumentParser(
+        prog=f"python -m {command}",
+        description=about,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def run(main: Callable[[], None]) -> None:

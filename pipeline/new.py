@@ -7,7 +7,6 @@ dvc repro
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,7 @@ SECTION = re.compile(r"^datasets:[^\n]*\n", re.MULTILINE)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = console.parser("pipeline.new", __doc__)
     parser.add_argument("file", help="a CSV file of numbers, with a heading or without")
     parser.add_argument("--target", required=True, help="the column to predict: its name, or its number from 0")
     parser.add_argument("--name", help="of the data set and the study (default: the file's)")

@@ -44,9 +44,7 @@ class Rows:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = console.parser("pipeline.predict", __doc__)
     parser.add_argument("cell", help="a cell of the study, as `python -m pipeline.params show` lists them")
     parser.add_argument("input", type=Path, help="a CSV file for a table's model; an image or a folder for an image's")
     parser.add_argument("--output", "-o", type=Path, help="write all rows to this CSV file")

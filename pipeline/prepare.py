@@ -5,7 +5,6 @@ python -m pipeline.prepare boston
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,9 +91,9 @@ def _find(dataset: Dataset, missing_data: str) -> Found:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.prepare", description="Prepares one data set.")
+    parser = console.parser("pipeline.prepare", __doc__)
     parser.add_argument("dataset", help="a name under `datasets` in the parameters")
-    parser.add_argument("--params", default="params.yaml", help="the study's parameters")
+    parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
     arguments = parser.parse_args()
     settings = params.load(arguments.params)
     if arguments.dataset not in settings.datasets:

@@ -8,7 +8,6 @@ curl http://127.0.0.1:5001/invocations -H 'Content-Type: application/json' \\
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -21,9 +20,7 @@ from pipeline.tracking import registered
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = console.parser("pipeline.serve", __doc__)
     parser.add_argument("cell", help="a cell of the study, as `python -m pipeline.params show` lists them")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=5001, help="default: %(default)s")

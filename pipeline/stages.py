@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from pipeline import cluster, missing, params, submission
+from pipeline import cluster, console, missing, params, submission
 from pipeline.done import Account
 from pipeline.params import Cell, code
 
@@ -77,7 +77,7 @@ def outputs(cell: Cell, stage: str) -> list[Path]:
 
 
 def _arguments(stage: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"python -m pipeline.{stage}")
+    parser = console.parser(f"pipeline.{stage}", importlib.import_module(f"pipeline.{stage}").__doc__)
     parser.add_argument("cell", help="name of a cell in study.cells")
     parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
     return parser.parse_args()

@@ -212,7 +212,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
-    parser = argparse.ArgumentParser(prog="python -m pipeline.state")
+    parser = console.parser("pipeline.state", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", parents=[common], help="list the state that is set aside")
     listing.add_argument("cell", nargs="?", help="list this cell only")

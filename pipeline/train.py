@@ -1,6 +1,7 @@
 """The stage `train`: trains a cell's networks.
 
 python -m pipeline.train boston-mnvi
+RAY_ADDRESS=http://head:8265 MNVI_STORAGE=s3://bucket/study python -m pipeline.train lenet-mnist-mnvi    on a cluster
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: %(default)s")
-    parser = argparse.ArgumentParser(prog="python -m pipeline.params")
+    parser = console.parser("pipeline.params", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check", parents=[common], help="read the settings and name the first mistake")
     commands.add_parser("show", parents=[common], help="print each cell that would run, with its settings")

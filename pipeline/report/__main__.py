@@ -6,7 +6,6 @@ python -m pipeline.report --pages README.md docs/results.md --results recorded/*
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from pipeline import console, params
@@ -19,7 +18,7 @@ CODE = Path(__file__).parents[1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.report")
+    parser = console.parser("pipeline.report", __doc__)
     parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
     parser.add_argument(
         "--pages", type=Path, nargs="+", help="only write the tables between the marks of these Markdown files"

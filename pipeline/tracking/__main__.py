@@ -1,8 +1,11 @@
-"""`python -m pipeline.tracking send [folder]`: sends records that an unreachable server has not received yet."""
+"""Sends records that an unreachable MLflow server has not received yet.
+
+python -m pipeline.tracking send
+python -m pipeline.tracking send work/results/train
+"""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from pipeline import console
@@ -11,7 +14,7 @@ from pipeline.tracking.sender import leftovers, send
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.tracking", description=__doc__)
+    parser = console.parser("pipeline.tracking", __doc__)
     parser.add_argument("action", choices=["send"])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("work"), help="where stages keep their state")
     given = parser.parse_args()
