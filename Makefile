@@ -24,7 +24,12 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*  ## /\1\t/' | expand -t 18
 
-setup: $(INSTALLED)  ## create .venv and install the locked versions
+# The page of `dvc plots show`, so that it works without the internet; the image has no tools/ and no plots.
+PLOTS := $(patsubst tools/offline_plots.py,.dvc/tmp/plots.html,$(wildcard tools/offline_plots.py))
+.dvc/tmp/plots.html: tools/offline_plots.py | $(INSTALLED)
+	$(RUN) -m tools.offline_plots
+
+setup: $(INSTALLED) $(PLOTS)  ## create .venv and install the locked versions
 
 test: lint  ## lint, type check and run every test except those of soak
 	$(TESTING) $(RUN) -m pytest -n $(WORKERS) $(BY_FILE) --durations=25 --durations-min=10
