@@ -68,7 +68,7 @@ class _BayesianNetwork(BaseEstimator):
         self.device = device
 
     def predict_uncertainty(self, X: Any) -> Prediction:
-        """All that :func:`mnvi.predict` gives: total, aleatoric and epistemic uncertainty, too.
+        """The whole :class:`mnvi.Prediction`, with total, aleatoric and epistemic uncertainty.
 
         Args:
             X: inputs, [examples, features].

@@ -140,7 +140,7 @@ class Summary:
 
 
 def summary(model: nn.Module, example: Any = None) -> Summary:
-    """What every layer of a model is: Bayesian or not and why, its parameters, and what becomes of it.
+    """List every layer of a model: its posterior or why it has none, its parameters, and whether it folds.
 
     A layer is listed if it has parameters of its own or is a batch norm. Batch norms that
     :func:`mnvi.optimize_for_inference` will fold are marked; if it can fold none, because ``torch.fx`` cannot trace the

@@ -17,7 +17,7 @@ _KNOWN = ("torch.nn.", "mnvi.")
 
 
 def dropouts(net: nn.Module) -> Iterator[nn.Module]:
-    """Modules that drop something while they train, and do nothing else different then.
+    """Modules whose only difference in training is that they drop something.
 
     Example:
         >>> import torch

@@ -57,7 +57,7 @@ class Joined:
         return joined
 
     def name(self) -> str | None:
-        """Equal for parts that are joined alike; None if tensors have a say in it."""
+        """Equal for parts that are joined alike; None if it depends on tensors."""
         names: list[str | None] = []
         for part in self.parts:
             if isinstance(part, torch.Size):

@@ -171,13 +171,13 @@ def _entries(shape: torch.Size, paths: list[Path]) -> list[Tensor]:
 
 
 def _key(question: Callable, shape: torch.Size, paths: list[Path]) -> tuple | None:
-    """Equal for questions with the same answer; None if tensors have a say in it."""
+    """Equal for questions with the same answer; None if it depends on tensors."""
     names = [name_of_path(path) for path in paths]
     return None if None in names else (question, shape, *names)
 
 
 def name_of_path(what: Path | Step) -> str | None:
-    """Equal for paths that move entries alike; None if tensors have a say in it."""
+    """Equal for paths that move entries alike; None if it depends on tensors."""
     if isinstance(what, Path):
         names = [name_of_path(step) for step in what.steps]
         return None if None in names else "/".join(map(str, names))

@@ -1,4 +1,4 @@
-"""Tells who wants to know that a rule used a coarser assumption than the options ask for."""
+"""Reports when a rule uses a coarser assumption than the options ask for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training gives back."""
+"""What training returns."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Prediction:
         return self.mean - half, self.mean + half
 
     def numpy(self) -> dict[str, Any]:
-        """All parts that are there as numpy arrays, by name; the labels, too."""
+        """All parts that exist, and the labels, as numpy arrays by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "binary"}
         if self.probs is not None:
             found["labels"] = self.labels

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Display(Protocol):
-    """What a training reports to."""
+    """Shows the progress of a training."""
 
     def batch(self) -> None:
         """A batch is done."""
