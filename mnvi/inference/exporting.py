@@ -11,23 +11,33 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from mnvi.inference.exported_outputs import PlainOutputs
 from mnvi.inference.optimizing import uncompiled
+from mnvi.likelihoods import Likelihood
 from mnvi.moments._torch import compiled_call, set_compiled_call
-from mnvi.values.gaussian import Gaussian
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
-def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tuple[Tensor, ...]) -> None:
+def export(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    example: Tensor | tuple[Tensor, ...],
+    *,
+    likelihood: Likelihood | None = None,
+    free_size: bool = False,
+) -> None:
     """Write a model to a file that any runtime can load, for batches of any size.
 
-    A model with a posterior gets two outputs, ``mean`` and ``variance``; a deterministic one gets ``output``. The
+    A model with a posterior gets two outputs, ``mean`` and ``variance``; a deterministic one gets ``output``. A model
+    that returns a dictionary gets these for each key, ``<key>_mean`` and so on. With a likelihood the file also holds
+    what the outputs mean: ``probs`` of classes, or ``predicted_mean`` and ``predicted_std`` of numbers. The
     export uses evaluation mode and restores the model's mode. The file appears under its name once it is complete.
 
     ONNX has no complementary error function and uses :math:`1 - \\operatorname{erf}` instead. After a ReLU, moments for
@@ -40,6 +50,10 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
         path: ends in ``.onnx`` (needs the extra ``mnvi[export]``; one file, weights included) or ``.pt2`` (for
             ``torch.export.load``); its folder must exist.
         example: an input, or a tuple of inputs, with the batch as dimension 0. Other sizes become fixed.
+        likelihood: such as ``mnvi.CategoricalLikelihood()``. Where it samples, the file holds the noise, the same for
+            every example, so that the same input always gets the same answer.
+        free_size: whether images, [batch, channels, height, width], may have any height and width; for networks that
+            pool over the whole image.
 
     Example:
         >>> import pathlib, tempfile, torch, mnvi
@@ -59,8 +73,9 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
     input_names = ["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]
     model = uncompiled(model)
     with _quiet(), evaluation_mode(model), torch.no_grad():
-        output_names = _output_names(model(*inputs))
-        program = _trace(model, inputs)
+        plain = PlainOutputs(model, likelihood, inputs).eval()
+        output_names = plain.names
+        program = _trace(plain, inputs, free_size)
         # a temporary folder, not a temporary file, so that the file gets the usual permissions
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             unfinished = Path(folder) / path.name
@@ -68,36 +83,29 @@ def export(model: nn.Module, path: str | os.PathLike[str], example: Tensor | tup
             os.replace(unfinished, path)
 
 
-class _PlainOutputs(nn.Module):
-    """Returns only tensors, so that loading the file needs no class of this library."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        out = self.model(*inputs)
-        return (out.mean, out.var) if isinstance(out, Gaussian) else out
-
-
-def _trace(model: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
+def _trace(model: nn.Module, inputs: tuple[Tensor, ...], free_size: bool) -> ExportedProgram:
     # torch would take a batch of one for a constant
     inputs = tuple(torch.cat([x, x]) if len(x) == 1 else x for x in inputs)
-    batch = torch.export.Dim("batch")
-    return torch.export.export(
-        _PlainOutputs(model).eval(), inputs, dynamic_shapes={"inputs": tuple({0: batch} for _ in inputs)}
-    )
+    sizes: dict[int, Any] = {0: torch.export.Dim("batch")}
+    free = dict.fromkeys((2, 3), torch.export.Dim.DYNAMIC) if free_size else {}
+    if free_size and any(x.dim() != 4 for x in inputs):
+        raise ValueError("export: free_size=True is for images, [batch, channels, height, width]; leave it out")
+    program = torch.export.export(model, inputs, dynamic_shapes={"inputs": tuple({**sizes, **free} for _ in inputs)})
+    if free_size:
+        _check_other_size(program, inputs)
+    return program
 
 
-def _output_names(out: object) -> list[str]:
-    if isinstance(out, Gaussian):
-        return ["mean", "variance"]
-    if isinstance(out, Tensor):
-        return ["output"]
-    raise TypeError(
-        f"export: the model returns {type(out).__name__}; only models that return a mnvi.Gaussian or a tensor can be "
-        "exported"
-    )
+def _check_other_size(program: ExportedProgram, inputs: tuple[Tensor, ...]) -> None:
+    """torch notices only when it runs that a program works with one size alone."""
+    larger = [torch.cat([torch.cat([x, x], 2)] * 2, 3) for x in inputs]
+    try:
+        program.module()(*larger)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            "export: free_size=True, but the network works with one image size only, for instance because a linear "
+            "layer follows a flattened image; leave it out, or pool over the whole image first"
+        ) from error
 
 
 def _checked_inputs(example: object) -> tuple[Tensor, ...]:

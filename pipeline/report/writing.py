@@ -8,10 +8,11 @@ from pathlib import Path
 from pipeline import tracking
 from pipeline.console import progress
 from pipeline.errors import StudyError
-from pipeline.files import replacing, write_json, write_text
+from pipeline.files import read_json, replacing, write_json, write_text
 from pipeline.params import Params
 from pipeline.params.cells import WORK
 from pipeline.report import (
+    cards,
     drawing,
     image_figures,
     landscape,
@@ -25,7 +26,7 @@ from pipeline.report import (
     tables,
 )
 from pipeline.report.drawing import Drawing
-from pipeline.report.results import Scores, found_scores, found_searches, read_result
+from pipeline.report.results import Result, Scores, found_scores, found_searches, read_result
 from pipeline.report.searches import Search
 
 
@@ -51,7 +52,11 @@ def write_report(params: Params) -> Path:
         write_text(temporary / "table1.md", markdown.table_1(table_1))
         write_text(temporary / "table2.md", markdown.table_2(table_2))
         plot_files.write(temporary / "plots", table_1, results)
-    _track(params, folder)
+        described = _cards(results, [*table_1, *table_2])
+        for result in results:
+            if cards.name(result) in described:
+                write_text(temporary / "cards" / f"{result.cell.name}.md", described[cards.name(result)])
+    _track(params, folder, described)
     return folder
 
 
@@ -93,7 +98,19 @@ def _without(key: str, records: Sequence[tables.Record]) -> list[dict[str, objec
     return [{name: value for name, value in record.as_json().items() if name != key} for record in records]
 
 
-def _track(params: Params, folder: Path) -> None:
+def _cards(results: Sequence[Result], records: Sequence[tables.Record]) -> dict[str, str]:
+    """The cards of all models, by the models' names."""
+    ran = [result for result in results if result.scores.missing is None]
+    found = {}
+    for one in ran:
+        made_by = f"python -m pipeline.prepare {one.cell.dataset.name}"
+        found[cards.name(one)] = cards.card(one, records, read_json(one.cell.data / "summary.json", made_by))
+    return found
+
+
+def _track(params: Params, folder: Path, described: dict[str, str]) -> None:
     with tracking.run(f"study-{params.study.name}", "report", state=WORK / params.study.results / "report") as run:
         run.params({"study": params.study.name, "preset": params.study.preset})
         run.artifact(folder)
+        for name, text in described.items():
+            run.describe(name, text)

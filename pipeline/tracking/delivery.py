@@ -101,6 +101,16 @@ def _model(client: MlflowClient, run_id: str, record: Record) -> None:
     models.deliver(client, run_id, record)
 
 
+def _describe(client: MlflowClient, run_id: str, record: Record) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.update_registered_model(record["name"], record["text"])
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # a study may have results, but no models in this store
+            raise
+
+
 _KINDS: dict[str, Callable[[MlflowClient, str, Record], None]] = {
     "params": _params,
     "tags": _tags,
@@ -109,4 +119,5 @@ _KINDS: dict[str, Callable[[MlflowClient, str, Record], None]] = {
     "status": _status,
     "model": _model,
     "link": presentation.link,
+    "describe": _describe,
 }

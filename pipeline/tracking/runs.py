@@ -114,6 +114,10 @@ class Run:
             if known.id is not None and known.store == identity.read(self.state).store:
                 self._tell([{"kind": "link", "trained": known.id, "model": model, "scores": dict(scores)}])
 
+    def describe(self, model: str, text: str) -> None:
+        """Records what a registered model is, as Markdown; MLflow shows it on the model's page."""
+        self._tell([{"kind": "describe", "name": model, "text": masked(text)}])
+
     def status(self, status: str) -> None:
         self._tell([{"kind": "status", "status": status, "time": int(time.time() * 1000)}])
 
