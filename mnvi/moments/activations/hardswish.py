@@ -1,9 +1,11 @@
-"""Hard-swish: exact for a narrow input, ReLU plus a small correction for a wide one."""
+"""Hard-swish: exact for a narrow input, ReLU plus a small correction for a wide one; in eager float32 from a table."""
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments.activations.tabulated import tabulated
 from mnvi.moments.lean import lean
 from mnvi.moments.normal import bounded_sqrt, choose, density, distance, proportional, tail_and_excess
 from mnvi.moments.quadrature import column, gauss_legendre
@@ -14,6 +16,7 @@ _BUMP = [-z * (3 - z) / 6 for z in _NODES]
 _TILT = [(2 * z - 3) / 6 for z in _NODES]
 
 
+@tabulated(F.hardswish, kinks=(-3.0, 3.0))
 @lean
 def hardswish(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     r"""Moments of :math:`Z\,\mathrm{clamp}(Z + 3, 0, 6)/6`.

@@ -16,6 +16,10 @@ The mean is off by less than :math:`10^{-4}\sigma`, the variance by less than :m
 bounded function has the range 1: times at most one), and the derivatives by less than :math:`5\cdot10^{-4}` of their
 largest values, the errors of the reference included. Beyond :math:`s = 150`, or 2000 for a bounded function, a function
 counts as the limit that it has from afar.
+
+Where the slope of f jumps, the moments change over a distance of :math:`\sigma`. There :math:`u = 10^{-3}`, with
+one logarithm in x for every kink. The errors are the same from :math:`\sigma = 10^{-3}` on. Below, within a few
+:math:`\sigma` of a kink, the variance may be off by half of :math:`\sigma^2`.
 """
 
 from __future__ import annotations
@@ -34,11 +38,14 @@ from mnvi.moments.lean import in_memory_order
 from mnvi.moments.tracing import Destination
 
 _UNIT = 0.5  # u
+_UNIT_AT_KINKS = 1e-3
 _X_STEP, _Y_STEP = 1 / 60, 1 / 44  # between nodes
+_X_STEP_AT_KINKS, _Y_STEP_AT_KINKS = 1 / 45, 1 / 36
 _WIDEST = {0: 2000.0, 1: 150.0}  # s at the last row, by degree
 _FURTHEST = 8.0  # |μ|/s at the first and last column of the last row
 _DIFFERENCE = 0.01  # step of the central differences, in units of s
 _NO_NOISE = 1e-8  # σ²/u² at the first row, where the moments are as for none
+_HALVINGS = 60
 _BLOCK = 1 << 16  # elements; what is made from one block stays in the cache
 _BATCHES = 8  # grid_sample runs its batch in parallel
 _MOMENTS, _DERIVATIVES = slice(0, 2), slice(2, 6)
@@ -47,15 +54,16 @@ Moments = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Function = Callable[[Tensor], Tensor]
 
 
-def tabulated(function: Function, *, degree: int = 1) -> Callable[[Moments], Moments]:
+def tabulated(function: Function, *, degree: int = 1, kinks: tuple[float, ...] = ()) -> Callable[[Moments], Moments]:
     r"""Decorator: answer from a table in eager float32, and by the decorated formula otherwise.
 
     The formula stays at hand as ``.reference``. It answers in float64, for second derivatives, in forward mode, inside
     ``torch.func``, and while compiling, where it becomes one fused kernel.
 
     Args:
-        function: :math:`f`, without kinks: bilinear pieces would not resolve one under little noise.
+        function: :math:`f`.
         degree: 1 for a rectifier, zero far below and the identity far above; 0 for a bounded function.
+        kinks: where its slope jumps.
 
     Example:
         >>> import torch
@@ -66,7 +74,7 @@ def tabulated(function: Function, *, degree: int = 1) -> Callable[[Moments], Mom
     """
 
     def decorate(reference: Moments) -> Moments:
-        table = Table(function, reference, degree)
+        table = Table(function, reference, degree, kinks)
 
         @functools.wraps(reference)
         def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,11 +135,14 @@ class Table:
         torch.Size([1, 6, 366, 1247])
     """
 
-    def __init__(self, function: Function, reference: Moments, degree: int) -> None:
+    def __init__(self, function: Function, reference: Moments, degree: int, kinks: tuple[float, ...] = ()) -> None:
         self.function, self.reference, self.degree = function, reference, degree
+        self._unit = _UNIT_AT_KINKS if kinks else _UNIT
+        self._steps = (_X_STEP_AT_KINKS, _Y_STEP_AT_KINKS) if kinks else (_X_STEP, _Y_STEP)
+        self._centres = kinks or (0.0,)
         self._widest = _WIDEST[degree]
-        self._x_end = math.log1p(_FURTHEST * self._widest / _UNIT)
-        self._y_end = math.log(self._widest / _UNIT)
+        self._x_end = len(self._centres) * math.log1p(_FURTHEST * self._widest / self._unit)
+        self._y_end = math.log(self._widest / self._unit)
         self._made: dict[torch.device, Tensor] = {}
 
     def channels(self, device: torch.device) -> Tensor:
@@ -164,15 +175,31 @@ class Table:
 
     def _coordinates(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Where to read, 1/s, the mean at the scale of the table, and that scale: 1 except beyond the last row."""
-        inverse = (var + _UNIT**2).rsqrt_()
+        inverse = (var + self._unit**2).rsqrt_()
         shrink = (inverse * self._widest).clamp_(max=1)
         shrunk = mean * shrink
         grid = mean.new_empty(*mean.shape, 2)
-        x = shrunk.abs().mul_(1 / _UNIT).log1p_().mul_(1 / self._x_end)
-        torch.copysign(x, shrunk, out=grid[..., 0])
-        y = (inverse * _UNIT).log_()
+        torch.mul(self._across(shrunk), 1 / self._x_end, out=grid[..., 0])
+        y = (inverse * self._unit).log_()
         torch.sub(y.mul_(-2 / self._y_end), 1, out=grid[..., 1])
         return grid, inverse, shrunk, shrink
+
+    def _across(self, mean: Tensor) -> Tensor:
+        """x, before it is scaled to the table: the sum of sign(r)·log(1 + |r|/u) over the centres."""
+        parts = []
+        for centre in self._centres:
+            away = mean - centre if centre else mean
+            parts.append(away.abs().mul_(1 / self._unit).log1p_().copysign_(away))
+        return parts[0] if len(parts) == 1 else torch.add(*parts)
+
+    def _mean_at(self, x: Tensor) -> Tensor:
+        """The inverse of :meth:`_across`, by bisection."""
+        low, high = (torch.full_like(x, sign * 2 * _FURTHEST * self._widest) for sign in (-1, 1))
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            above = self._across(middle) > x
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return 0.5 * (low + high)
 
     @staticmethod
     def _read(channels: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
@@ -184,12 +211,12 @@ class Table:
         return tuple(read.transpose(0, 1).reshape(-1, count))
 
     def _make(self) -> Tensor:
-        columns, rows = 2 * math.ceil(self._x_end / _X_STEP) + 1, math.ceil(self._y_end / _Y_STEP) + 1
-        x = torch.linspace(-self._x_end, self._x_end, columns, dtype=torch.float64)  # one node is at μ = 0
+        columns, rows = 2 * math.ceil(self._x_end / self._steps[0]) + 1, math.ceil(self._y_end / self._steps[1]) + 1
+        x = torch.linspace(-self._x_end, self._x_end, columns, dtype=torch.float64)
         y = torch.linspace(0, self._y_end, rows, dtype=torch.float64)[:, None]
-        mean = (x.sign() * _UNIT * torch.expm1(x.abs())).expand(rows, -1).contiguous()
-        var = (_UNIT**2 * torch.expm1(2 * y).clamp(min=_NO_NOISE)).expand(-1, columns).contiguous()
-        s = (_UNIT**2 + var).sqrt()
+        mean = self._mean_at(x).expand(rows, -1).contiguous()
+        var = (self._unit**2 * torch.expm1(2 * y).clamp(min=_NO_NOISE)).expand(-1, columns).contiguous()
+        s = (self._unit**2 + var).sqrt()
         step = _DIFFERENCE * s
         (below, low), (here, middle), (above, high) = (self.reference(mean + k * step, var) for k in (-1, 0, 1))
         slope, curvature = (above - below) / (2 * step), (above - 2 * here + below) / step.square()

@@ -92,6 +92,7 @@ class TestHardswish(ElementwiseConformance):
     steepest = 1.5
     mean_error = 1e-7
     var_error = 1e-7
+    table_error = TABULATED
 
 
 class TestSoftshrink(ElementwiseConformance):
