@@ -6,6 +6,7 @@ from torch import nn
 
 from mnvi.layers import shifted_windows
 from mnvi.layers.attention import MultiheadAttention
+from mnvi.layers.foreign import become_torchs
 from mnvi.layers.recurrent import RECURRENT, take_over
 
 
@@ -13,7 +14,8 @@ def call_all_layers(model: nn.Module) -> None:
     """Rewrite modules that use the weights of a layer without calling it, so that they call it; in place.
 
     This covers torch's multi-head attention, its recurrent layers and cells, the fused inference path of its
-    transformer encoder (switched off), and torchvision's shifted-window attention. Their results stay the same.
+    transformer encoder (switched off), and torchvision's shifted-window attention. Activations of other packages that
+    no Gaussian can pass become torch's own. Results stay the same.
 
     Example:
         >>> import torch
@@ -33,3 +35,4 @@ def call_all_layers(model: nn.Module) -> None:
             module.use_nested_tensor = False
         if shifted_windows.is_torchvisions(module):
             module.__class__ = getattr(shifted_windows, type(module).__name__)
+        become_torchs(module)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.computed import ComputedWeight
@@ -110,3 +110,21 @@ KNOWN: dict[str, type[BayesianLayer]] = {
     "transformers.models.falcon.modeling_falcon.FalconLinear": Linear,
     "transformers.pytorch_utils.Conv1D": TransposedLinear,
 }
+
+ACTIVATIONS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
+    # in training its own autograd.Function computes it, which takes no Gaussian
+    "transformers.models.bloom.modeling_bloom.BloomGelu": (nn.GELU, {"approximate": "tanh"}),
+}
+"""Modules without weights that are one of torch's: its class and its settings."""
+
+
+def become_torchs(module: nn.Module) -> None:
+    """Turn a module of :data:`ACTIVATIONS` into torch's, in place; others stay.
+
+    Args:
+        module: any module.
+    """
+    full_name = f"{type(module).__module__}.{type(module).__qualname__}"
+    if full_name in ACTIVATIONS:
+        module.__class__, settings = ACTIVATIONS[full_name]
+        vars(module).update(settings)

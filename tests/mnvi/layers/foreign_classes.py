@@ -98,3 +98,22 @@ class Conv1D(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.size()[:-1], self.nf)
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return F.gelu(x, approximate="tanh")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        slope = torch.func.vjp(lambda z: F.gelu(z, approximate="tanh"), x)[1]
+        return slope(grad)[0]
+
+
+@pretending("transformers.models.bloom.modeling_bloom")
+class BloomGelu(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return _Gelu.apply(x) if self.training else F.gelu(x, approximate="tanh")

@@ -164,6 +164,18 @@ def test_a_class_of_a_known_name_that_computes_something_else_is_refused() -> No
         mnvi.convert(nn.Sequential(Conv2dSame(2, 3, 3)), POSTERIORS[0])
 
 
+def test_an_activation_that_no_gaussian_can_pass_becomes_torchs() -> None:
+    own, torchs = (
+        mnvi.convert(nn.Sequential(nn.Linear(3, 4), f, nn.Linear(4, 2)), POSTERIORS[0])
+        for f in (foreign.BloomGelu(), nn.GELU("tanh"))
+    )
+    torchs.load_state_dict(own.state_dict())
+    x = torch.randn(5, 3)
+    for training in (True, False):
+        out, expected = own.train(training)(x), torchs.train(training)(x)
+        torch.testing.assert_close((out.mean, out.var), (expected.mean, expected.var))
+
+
 def test_conversion_draws_no_random_numbers() -> None:
     layer = layer_of("same")
     before = torch.get_rng_state()
