@@ -224,7 +224,9 @@ CASES = {
     "RMS norm by hand, 64 entries": Case(_OWN_NORM, between(by_hand, 64, 64), (20,)),
     "RMS norm by hand, 4 entries": Case(_OWN_NORM, between(by_hand, 4, 4), (20,)),
     "minus its mean, 4 entries": Case(
-        "Centred entries are independent of each other", between(lambda x: x - torch.mean(x, -1, keepdim=True), 4, 4), (20,)
+        "Centred entries are independent of each other",
+        between(lambda x: x - torch.mean(x, -1, keepdim=True), 4, 4),
+        (20,),
     ),
     "value plus advantages minus their mean": Case("A sum is independent of the mean of a part", Dueling, (20,)),
     "pooled minus itself": Case("A value is independent of its average over windows", pooled_minus_itself, (3, 8, 8)),
