@@ -27,6 +27,8 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(KEPT / "inductor"))
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 # By default Ray's workers have a niceness of 15: the other tests would keep the CPUs from them.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# A process for each training that looks out for nodes which a cloud takes back.
+os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 
 # A shell makes background processes ignore Ctrl-C, and their children inherit that; tests interrupt their processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
