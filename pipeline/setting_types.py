@@ -174,8 +174,8 @@ Schedule = Annotated[dict[Index, NotNegative], Field(strict=True), AfterValidato
 """Maps the first epoch of each step to its factor; empty without a schedule."""
 
 TAKEN = (
-    *("benchmarks", "build", "data", "dist", "docker", "docs", "dvc_plots", "examples", "mlartifacts", "mlruns"),
-    *("mnvi", "pipeline", "studies", "tests", "tools", "work"),
+    *("benchmarks", "build", "data", "dist", "docker", "docs", "dvc_plots", "examples", "mlartifacts"),
+    *("mlruns", "mnvi", "own", "pipeline", "studies", "tests", "tools", "work"),
 )
 """Folders of the project that are unfit for results: the two would mix, or a stage would delete the folder."""
 

@@ -105,6 +105,7 @@ ELSEWHERE = {
     "pipeline/images/seeds.py": "pipeline/images/test_images_evaluation.py",
     "pipeline/images/workers.py": "pipeline/images/test_images_training.py",
     "pipeline/missing.py": "pipeline/test_prepare.py",
+    "pipeline/new_photos.py": "pipeline/test_new.py",
     "pipeline/regression/baselines.py": "pipeline/regression/test_regression_evaluation.py",
     "pipeline/regression/cell_networks.py": "pipeline/regression/test_regression_training.py",
     "pipeline/regression/chunks.py": "pipeline/regression/test_regression_training.py",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
+from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params.reading import Params, load, parse, read
@@ -144,6 +145,9 @@ def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
     study["cells"] = {**study["cells"], **added}
     more = [name for name in own if any(cell["data"] == name for cell in added.values())]
     study["data"] = [*study["data"], *more]
+    for name, recipe in own.items():
+        if name not in more:
+            say(f"datasets.{name}: not in this study, which has no experiment {recipe}, its recipe")
     return bool(added)
 
 

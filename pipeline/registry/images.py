@@ -255,7 +255,10 @@ _KNOWN: tuple[KnownImages | OwnImages, ...] = (
 )
 IMAGES: Registry[KnownImages | OwnImages] = Registry("an image set", _KNOWN)
 
-PHOTOGRAPHS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))}
+PHOTOGRAPHS = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "efficientnet-lite": ((127 / 255,) * 3, (128 / 255,) * 3),  # of the released weights
+}
 """Normalisations for photographs in folders, which have no registry entry."""
 LABELS = {"imagenet": "ImageNet"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline import console, params
+from pipeline import console, files, params
 from pipeline.done import Account
 from pipeline.params import Params, tracked
 from pipeline.params.cells import WORK
@@ -49,6 +49,15 @@ def write(study: Params) -> None:
         write_report(study)
         account(study).settle()
     console.say(f"report: {known.makes[0] / 'index.html'}")
+    if not any(_ran(cell.evaluate / "scores.json") for cell in study.cells()):
+        console.say(
+            "WARNING: nothing ran. The data of every cell are missing, and study.missing_data is skip; the report says "
+            "why, and so does `python -m pipeline.prepare NAME`"
+        )
+
+
+def _ran(scores: Path) -> bool:
+    return files.read_json(scores, "python -m pipeline.evaluate")["missing"] is None
 
 
 def account(study: Params) -> Account:

@@ -1,4 +1,4 @@
-"""A study of one's own table from one command."""
+"""A study of one's own table or images from one command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from commands import command
+from PIL import Image
 
 from pipeline import new, params
 from pipeline.errors import StudyError
@@ -72,3 +73,81 @@ def test_a_second_study_of_the_same_name_is_refused():
     with pytest.raises(StudyError, match=r"studies/mine\.yaml: exists already"):
         new.start("mine", {"kind": "table", "file": "House prices.csv", "target": 2}, ["mnvi"], Path("params.yaml"))
     assert everything() == before
+
+
+def test_an_index_column_and_tiny_folds_are_warned_about():
+    rows = np.column_stack([np.arange(60), np.random.default_rng(0).normal(size=(60, 2))])
+    np.savetxt("rows.csv", rows, delimiter=",", header="id,size,price", comments="", fmt="%.3f")
+    status, said = command("new", "rows.csv", "--target", "price")
+    assert status == 0 and "warning: rows: the column id counts the rows; leave it out" in said
+    assert "warning: rows: 10 folds of 60 rows have 6 test rows each, which tell little; add e.g. `folds: 6`" in said
+
+
+def images(folder: str, classes: dict[str, int], size: tuple[int, int], mode: str = "RGB") -> None:
+    for name, count in classes.items():
+        Path(folder, name).mkdir(parents=True)
+        for index in range(count):
+            Image.new(mode, size, color=index).save(Path(folder, name, f"{index}.png"))
+
+
+def test_photographs_get_released_weights_and_a_fifth_is_held_out():
+    images("My photos", {"cats": 10, "dogs": 15}, (300, 200))
+    status, said = command("new", "My photos/")
+    assert status == 0 and "20 images to learn from, 3 of them for validation, 2 classes, photographs" in said
+    cell = params.load().cell("my-photos-mnvi")
+    assert (cell.experiment.network, cell.experiment.weights) == ("efficientnet_lite0", "efficientnet-lite0")
+    assert cell.dataset.size == 256 and list(params.load().study.cells) == ["my-photos-mnvi", "my-photos-deterministic"]
+    held_out = {path.resolve() for path in Path("own/my-photos/test").rglob("*.png")}
+    learnt = {path.resolve() for path in Path("own/my-photos/train").rglob("*.png")}
+    assert len(held_out) == 5 and len(learnt) == 20 and not held_out & learnt
+
+
+def test_small_grey_squares_are_learnt_from_scratch():
+    for part in ("train", "test"):
+        images(f"digits/{part}", {"0": 8, "1": 8}, (16, 16), "L")
+    status, said = command("new", "digits", "--methods", "mnvi")
+    assert status == 0 and "16 images to learn from" in said and "16 x 16 pixels" in said
+    cell = params.load().cell("digits-mnvi")
+    assert (cell.experiment.network, cell.experiment.weights, cell.dataset.size) == ("resnet20", None, 16)
+    assert (cell.dataset.train, cell.dataset.test) == ("digits/train", "digits/test") and not Path("own").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "network", "weights", "normalisation"),
+    [
+        (["--network", "torchvision.models:resnet18"], "torchvision.models:resnet18", None, "imagenet"),
+        (
+            ["--network", "torchvision.models:resnet18", "--weights", "DEFAULT"],
+            "torchvision.models:resnet18",
+            "DEFAULT",
+            "imagenet",
+        ),
+        (["--weights", "none"], "efficientnet_lite0", None, "efficientnet-lite"),
+    ],
+)
+def test_network_and_weights_can_be_chosen(given, network, weights, normalisation):
+    images("photos", {"cats": 5, "dogs": 5}, (300, 200))
+    status, said = command("new", "photos", *given)
+    experiment = params.load().experiments["photos"]
+    assert status == 0, said
+    assert (experiment.network, experiment.weights, experiment.normalisation) == (network, weights, normalisation)
+
+
+@pytest.mark.parametrize(
+    ("classes", "arguments", "message"),
+    [
+        ({"cats": 9}, [], "photos: there is one class, cats, so there is nothing to tell apart"),
+        ({"cats": 9, "dogs": 0}, [], "no images in the class dogs; fill or remove"),
+        ({}, [], "photos: there are no images in subfolders"),
+        ({"cats": 9, "dogs": 2}, [], "photos/dogs: 2 images are too few to hold a fifth of them out"),
+        ({"cats": 9, "dogs": 9}, ["--weights", "nothing.pt"], "weights: there is no file nothing.pt"),
+        ({"cats": 9, "dogs": 9}, ["--network", "resnet21"], "'resnet21' is not a network for classification"),
+    ],
+)
+def test_a_mistake_with_images_is_named_and_nothing_is_written(classes, arguments, message):
+    Path("photos").mkdir()
+    images("photos", classes, (300, 200))
+    before = sorted(map(str, Path().rglob("*")))
+    status, said = command("new", "photos", *arguments)
+    assert status == 1 and message in said and "Traceback" not in said
+    assert sorted(map(str, Path().rglob("*"))) == before

@@ -29,6 +29,7 @@ SHOWN = (
     "two_moons",
     "digits_rejection",
     "foreign_digits",
+    "own_photos",
     "table_sklearn",
     "time_series",
     "tuning",

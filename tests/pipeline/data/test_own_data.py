@@ -47,6 +47,14 @@ def test_the_study_of_its_recipe_gets_cells_with_the_same_methods(study: None) -
     assert mine.experiment.learning_rate == tiny.experiment.learning_rate
 
 
+def test_a_study_without_its_recipe_says_so(study: None, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    settings["experiments"]["other"] = {**settings["experiments"]["tiny"]}
+    write(settings, {**ENTRY, "recipe": "other"})
+    selecting.select("small", Path("params.yaml"), [], None)
+    assert "datasets.mine: not in this study, which has no experiment other, its recipe" in capsys.readouterr().err
+
+
 def test_one_of_its_cells_can_be_chosen(study: None) -> None:
     selecting.select("small", Path("params.yaml"), ["mine-ddvi"], "mine-alone")
     assert list(params.load().study.cells) == ["mine-ddvi"] and params.load().study.data == ("mine",)

@@ -425,6 +425,7 @@ def test_what_settings_say_about_images_is_true_of_them():
         "cifar10": 3,
         "cifar100": 3,
         "imagenet": 3,
+        "efficientnet-lite": 3,
     }
     changes = augmentation.AUGMENTATIONS
     assert tuple(changes) == settings.AUGMENTATIONS

@@ -1,7 +1,10 @@
-"""A search as a grid."""
+"""A search as a grid, and the word at the end of a study."""
+
+from types import SimpleNamespace
 
 import pytest
 
+from pipeline import files
 from pipeline.report import markdown, process_figures
 from pipeline.report.searches import Search, told
 
@@ -65,3 +68,16 @@ def test_a_failed_trial_does_not_take_the_colours_of_the_heat_map(search):
 def test_the_heat_map_says_how_long_each_trial_went_on(search):
     texts = {text.get_text() for text in process_figures._heat_map(search).axes[0].texts}
     assert {"0.3\n5 epochs", "failed\n1 epoch", "not tried"} <= texts
+
+
+@pytest.mark.parametrize(("missing", "warned"), [(["no source"], True), (["no source", None], False)])
+def test_a_study_in_which_nothing_ran_ends_with_a_warning(missing, warned, tmp_path, monkeypatch, capsys):
+    from pipeline.report import __main__ as stage
+
+    settled = SimpleNamespace(is_settled=lambda: True, makes=[tmp_path])
+    monkeypatch.setattr(stage, "account", lambda study: settled)
+    cells = [SimpleNamespace(evaluate=tmp_path / str(index)) for index in range(len(missing))]
+    for cell, why in zip(cells, missing, strict=True):
+        files.write_json(cell.evaluate / "scores.json", {"missing": why})
+    stage.write(SimpleNamespace(cells=lambda: cells))
+    assert ("WARNING: nothing ran" in capsys.readouterr().err) == warned
