@@ -81,7 +81,7 @@ ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
 # The examples of the gallery, run again if one of them has changed.
 GALLERY := build/gallery/.done
 $(GALLERY): $(wildcard examples/*.py) | setup
-	$(ONE_THREAD) $(RUN) -m tools.website.gallery
+	$(RUN) -m tools.website.gallery
 	touch $@
 
 docs: setup $(GALLERY)  ## run the examples and write the site to build/site

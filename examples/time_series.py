@@ -1,7 +1,8 @@
 """A time series with an LSTM: the next value, and how sure the network is.
 
 The network sees thirty steps and predicts the next. In the last part of the test series the rhythm changes. The network
-has never seen the new one.
+has never seen the new one, and its error grows much more than its doubt: do not count on a network to notice such a
+change by itself.
 """
 
 import os
@@ -58,5 +59,5 @@ axes.plot(now, found.mean, color="C0", label="mean")
 axes.plot(now, test[1], ".", color="black", ms=3, label="series")
 axes.axvline(800, color="C3", ls="--", label="the rhythm changes")
 axes.set(xlabel="step", ylabel="value")
-axes.legend(loc="upper left", ncols=5)
+figure.legend(loc="outside upper center", ncols=5)
 figure.savefig("time_series.png", dpi=110)

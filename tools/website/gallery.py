@@ -76,6 +76,11 @@ def page(folder: Path) -> str:
             *("    " + line if line else "" for line in code.strip().splitlines()),
             "    ```\n",
         ]
+    parts += [
+        "## Photographs with a network trained on ImageNet\n",
+        "Its weights come from the Python registry, so this is no script of the gallery: "
+        "[Photographs and a pretrained network](photos.md).\n",
+    ]
     return "\n".join(parts)
 
 

@@ -13,8 +13,9 @@ from tracking_cases import Cell, client, runs
 
 import mnvi
 from pipeline import tracking
-from pipeline.tracking import presentation
+from pipeline.tracking import presentation, store
 from pipeline.tracking.registered import name_of
+from tools import screenshots
 
 pytestmark = pytest.mark.slow  # a store of MLflow each
 
@@ -90,3 +91,19 @@ def test_scores_without_a_training_run_are_logged_all_the_same(evaluated: dict[s
         run.scores_of(Path("work/nowhere"), name_of(cell), {"rmse": 0.4})
     client().restore_run(evaluated["train mnvi"].info.run_id)
     assert runs()[-1].data.metrics == {"rmse": 0.4} and presentation.TRAINED_BY not in runs()[-1].data.tags
+
+
+def test_pages_for_the_screenshots_are_those_of_scores_and_searches(evaluated: dict[str, Any]) -> None:
+    with pytest.raises(SystemExit, match="has no experiment 'nowhere'"):
+        screenshots.pages_of(store.address(), "nowhere")
+    with pytest.raises(SystemExit, match="has 0 trials"):
+        screenshots.pages_of(store.address(), "toy")
+    cell: Any = Cell()
+    with (
+        tracking.run(cell, "tune", state=Path("work/tune")) as run,
+        tracking.run(cell, "tune", child="x=1", parent=run, state=Path("work/tune/trial")) as trial,
+    ):
+        pass
+    pages = screenshots.pages_of(store.address(), "toy")
+    assert str(trial.id) in pages["searches"] and str(run.id) not in pages["searches"]
+    assert evaluated["evaluate mnvi"].info.experiment_id in pages["scores"]
