@@ -70,6 +70,7 @@ def with_shared(value: Gaussian, shared: Tensor | None) -> Gaussian:
 
 def _replaced(value: Gaussian, var: Tensor, shared: Tensor | None = None) -> Gaussian:
     out = Gaussian.trusted(value.mean, var, shared)
+    out.before = value.before
     if value.origin is not None:
         value.origin.belongs_to(out)
     return out

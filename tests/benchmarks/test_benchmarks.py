@@ -9,7 +9,7 @@ import torch
 
 import mnvi
 from benchmarks import __main__ as speed
-from benchmarks import factored, replicas, stability
+from benchmarks import factored, positions, replicas, stability
 from benchmarks.subjects import Subject
 from benchmarks.tables import PAGE, RESULTS, ratios, rendered
 from benchmarks.timing import interleaved, kept_for_backward
@@ -172,3 +172,17 @@ def test_quality_of_factored_variances_is_measured_on_one_network_and_another(tm
 def test_the_guide_shows_the_recorded_quality() -> None:
     guide = PAGE.parent / "guide.md"
     assert factored.markdown(json.loads(factored.RESULTS.read_text())) in guide.read_text()
+
+
+def test_the_cost_of_shared_weights_is_a_ratio_of_two_passes(tmp_path, monkeypatch):
+    arguments = ["--models", "resnet20", "--modes", "eager", "--batch", "2", "--rounds", "1"]
+    monkeypatch.setattr("sys.argv", ["positions", *arguments, "--output", str(tmp_path / "found.json")])
+    threads = torch.get_num_threads()
+    try:
+        positions.main()
+    finally:
+        torch.set_num_threads(threads)
+    records = json.loads((tmp_path / "found.json").read_text())["records"]
+    assert [record["quantity"] for record in records] == ["inference", "training"]
+    assert all(record["ratio"] * record["independent"] == pytest.approx(record["shared_weights"]) for record in records)
+    assert "| resnet18 | compiled | not run | not run |" in positions.markdown(records)

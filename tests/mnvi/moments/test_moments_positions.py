@@ -1,5 +1,6 @@
 """The covariance between positions, against its definition in float64."""
 
+import itertools
 import math
 
 import pytest
@@ -152,3 +153,22 @@ def test_a_relu_carries_the_covariance_of_weights_as_sampled_ones_do():
     assert 0.8 < found / expected < 1.1
     without_similarity = (shared[0, :, 0] * slope.mean(1).square()).mean()
     assert without_similarity < found
+
+
+@pytest.mark.parametrize("similarity", [0.2, 0.5, 0.8])
+def test_deep_random_networks_have_about_half_the_slope_of_a_straight_line(similarity):
+    """Noise of every layer of a wide network, as its tangent kernel adds it up."""
+    generator = torch.Generator().manual_seed(0)
+    similar = (similarity + 0.1 * torch.randn(20_000, generator=generator).double()).clamp(-0.99, 0.995)
+    noise, itself, slopes = similar, 1.0, []
+    for depth in range(8):
+        if depth > 0:
+            angle = torch.arccos(similar)
+            noise = noise * (1 - angle / math.pi)
+            similar = (torch.sin(angle) + similar * (math.pi - angle)) / math.pi
+            noise, itself = noise + similar, itself + 1
+        line = (similar - similar.mean()) / (1 - similar.mean())
+        slopes.append(((noise * line).mean() / line.square().mean() / (itself - noise.mean())).item())
+    assert slopes[0] == pytest.approx(1)
+    assert all(after < before for before, after in itertools.pairwise(slopes))
+    assert 0.4 < slopes[-1] < 0.65
