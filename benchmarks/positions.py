@@ -89,7 +89,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
             cells = []
             for quantity in QUANTITIES:
                 found = [r for r in records if (r["model"], r["mode"], r["quantity"]) == (model, mode, quantity)]
-                cells.append(f"{found[-1]['ratio']:.2f}" if found else "not run")
+                cells.append(f"{found[-1]['ratio']:.2f} (batch {found[-1]['batch']})" if found else "not run")
             lines.append(f"| {model} | {mode} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
