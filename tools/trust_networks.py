@@ -93,6 +93,38 @@ class Attention(nn.Module):
         return self.head(self.attention(x, x, x, need_weights=False)[0][:, 0])
 
 
+class Graph(nn.Module):
+    """Two rounds of messages on a ring of twelve nodes, each of which hears six neighbours; read at the first node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = self.heard(self.heard(torch.relu(self.first(x)), self.second), nn.Identity())
+        return self.head(x[:, 0])
+
+    @staticmethod
+    def heard(x: Any, layer: nn.Module) -> Any:
+        nodes = torch.arange(12)
+        senders = torch.cat([(nodes + shift) % 12 for shift in (-3, -2, -1, 1, 2, 3)])
+        messages = torch.relu(layer(x))[:, senders]
+        return torch.zeros(len(x), 12, messages.shape[-1]).index_add(1, nodes.repeat(6), messages) / 6
+
+
+class Context(nn.Module):
+    """A vector that is added to all of nine positions, which are averaged after a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vector, self.positions = nn.Linear(16, 32), nn.Linear(16, 32)
+        self.second, self.head = nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, x: Any) -> Any:
+        x = self.positions(x[:, 1:]) + self.vector(x[:, :1])
+        return self.head(torch.mean(torch.relu(self.second(torch.relu(x))), 1))
+
+
 class Between(nn.Module):
     """A function between a first and a last layer."""
 
@@ -211,6 +243,8 @@ CASES = {
         (12,),
         example=lambda x: (x.abs() * 6).long().clamp(max=19),
     ),
+    "messages on a graph": Case("Nodes are independent, although they share weights and neighbours", Graph, (12, 16)),
+    "a vector added to 9 positions": Case("Positions are independent, although they share it", Context, (10, 16)),
     "2 hidden layers, factored": Case(
         "Squared weights are an outer product", lambda: perceptron(2, nn.ReLU), (20,), noise={"variance": "factored"}
     ),
