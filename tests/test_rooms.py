@@ -44,6 +44,7 @@ ELSEWHERE = {
     "mnvi/moments/activations/relu/kernels.py": "mnvi/moments/test_relu.py",
     "mnvi/moments/affine.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/attention.py": "mnvi/moments/test_random_factors.py",
+    "mnvi/moments/batch_norms.py": "mnvi/moments/test_linear_maps.py",
     "mnvi/moments/bilinear.py": "mnvi/layers/test_bilinear.py",
     "mnvi/moments/differentiation.py": "mnvi/moments/test_torch.py",
     "mnvi/moments/dropout.py": "mnvi/moments/test_random_factors.py",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import normalization, windows
+from mnvi.moments import batch_norms, normalization, windows
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES
 from mnvi.values.base import refuse_all_but_first
@@ -28,7 +28,7 @@ def _batch_norm(input: Gaussian, *args: Any, **kwargs: Any) -> Gaussian:
     refuse_all_but_first("batch_norm", input, (*args, *kwargs.values()))
     constant = current().batch_norm == "constant_scale"
     return Gaussian.trusted(
-        *normalization.batch_norm(input.mean, input.var, *args, **{**kwargs, "constant_scale": constant})
+        *batch_norms.batch_norm(input.mean, input.var, *args, **{**kwargs, "constant_scale": constant})
     )
 
 

@@ -1,7 +1,7 @@
 r"""Batch norm over the images of all workers.
 
 torch's own SyncBatchNorm needs GPUs and knows no variances. This one normalises means and variances as
-:func:`mnvi.moments.normalization.batch_norm` does, with the statistics of the *global* batch: each worker sends count,
+:func:`mnvi.moments.batch_norms.batch_norm` does, with the statistics of the *global* batch: each worker sends count,
 mean and sum of squares of its means, in one all-reduce a layer, and
 
 .. math:: m = \frac{\sum_w n_w m_w}{\sum_w n_w}, \qquad s = \frac{\sum_w q_w + n_w (m_w - m)^2}{\sum_w n_w}

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import affine, interpolation, normalization, pooling
+from mnvi.moments import affine, batch_norms, interpolation, normalization, pooling
 
 LINE, IMAGE = (1, 2, 7), (1, 2, 6, 5)
 Case = tuple[Callable, Callable, tuple[int, ...]]  # moments, torch's operation, shape of the input
@@ -48,7 +48,7 @@ CASES: dict[str, Case] = {
         for mode in ("nearest", "bilinear", "bicubic", "area")
     },
     "batch_norm": (
-        lambda m, v: normalization.batch_norm(m, v, CHANNEL, POSITIVE, CHANNEL, CHANNEL),
+        lambda m, v: batch_norms.batch_norm(m, v, CHANNEL, POSITIVE, CHANNEL, CHANNEL),
         lambda x: F.batch_norm(x, CHANNEL, POSITIVE, CHANNEL, CHANNEL),
         IMAGE,
     ),
