@@ -35,35 +35,33 @@ def of(results: Sequence[Result], table_1: Sequence[Record], table_2: Sequence[R
 
 
 def _what_ran(results: Sequence[Result]) -> Iterator[Sentence]:
-    finished = [result for result in results if result.scores.complete]
-    missing = [result for result in results if result.scores.missing is not None]
-    if not finished:
-        yield Sentence(f"No cell of this study is finished; without data: {len(missing)} of {len(results)}.", "differs")
-        return
-    rest = []
-    if missing:
-        rest.append(f"without data: {len(missing)}")
-    if len(results) > len(finished) + len(missing):
-        rest.append(f"run in part only: {len(results) - len(finished) - len(missing)}")
-    yield Sentence(
-        f"{len(finished)} of {len(results)} cells are finished" + (f"; {'; '.join(rest)}." if rest else "."),
-        "unfinished" if rest else "told",
-    )
+    finished = sum(result.scores.complete for result in results)
+    missing = sum(result.scores.missing is not None for result in results)
+    part = len(results) - finished - missing
+    counts = [f"without data: {missing}"] if missing else []
+    counts += [f"run in part only, as study.limits says: {part}"] if part else []
+    text = "; ".join([f"{finished} of {len(results)} cells are finished", *counts]) + "."
+    yield Sentence(text, "differs" if finished + part == 0 else "unfinished" if counts else "told")
 
 
 def _best(records: Sequence[Record]) -> Iterator[Sentence]:
-    """The best method of each data set, by the log-likelihood of tables and the NLL of images."""
+    """The best method of each data set, by the log-likelihood of tables and the NLL of images.
+
+    Cells that were cut short count only where no cell is finished.
+    """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        if record.metric in JUDGED_BY and record.ran and record.complete and record.mean is not None:
+        if record.metric in JUDGED_BY and record.ran and record.mean is not None:
             groups.setdefault((record.data, record.network), []).append(record)
-    if len(groups) > MANY:
-        winners = Counter(labels.method_label(_ranked(group)[0].method) for group in groups.values())
+    found = [[record for record in group if record.complete] or group for group in groups.values()]
+    if len(found) > MANY:
+        winners = Counter(labels.method_label(_ranked(group)[0].method) for group in found)
         counted = ", ".join(f"{method} on {count}" for method, count in winners.most_common())
-        yield Sentence(f"Best on how many of {len(groups)} data sets: {counted}.")
+        yield Sentence(f"Best on how many of {len(found)} data sets: {counted}.")
         return
-    for group in groups.values():
-        yield Sentence(_about(_ranked(group)))
+    for group in found:
+        whole = group[0].complete
+        yield Sentence(("" if whole else "So far: ") + _about(_ranked(group)), "told" if whole else "unfinished")
 
 
 def _ranked(group: Sequence[Record]) -> list[Record]:
@@ -90,16 +88,17 @@ def _figure(record: Record) -> str:
 
 
 def _against_baselines(scores: Sequence[Scores]) -> Iterator[Sentence]:
-    """A warning for each cell whose error is above that of a baseline."""
+    """A warning for each data set on which networks have a larger error than a baseline."""
+    losers: dict[tuple[str, str, float], list[str]] = {}
     for one in scores:
         error = one.metrics.get("rmse")
-        if error is None or error.mean is None:
-            continue
-        beaten = [BASELINES[name] for name, value in one.baselines.items() if error.mean > value]
-        if beaten:
-            yield Sentence(
-                f"{one.cell} does worse than {' and '.join(beaten)}: its RMSE is {error.mean:.4g}.", "differs"
-            )
+        for name, value in one.baselines.items():
+            if error is not None and error.mean is not None and error.mean > value:
+                method = labels.method_label(one.method)
+                losers.setdefault((one.data, BASELINES[name], value), []).append(f"{method} ({error.mean:.4g})")
+    for (data, baseline, value), methods in losers.items():
+        text = f"{labels.data_label(data)}: {baseline}, RMSE {value:.4g}, does better than {', '.join(methods)}."
+        yield Sentence(text, "differs")
 
 
 def _against_paper(records: Sequence[Record]) -> Iterator[Sentence]:

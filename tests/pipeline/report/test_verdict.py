@@ -40,19 +40,29 @@ def test_unfinished_and_missing_cells_are_counted_and_not_ranked():
         scores("ensemble", 0.0, missing="no source", complete=False),
     )
     text = told(scores("mnvi", -2.4), unfinished, missing)
-    assert text["1 of 3 cells are finished; without data: 1; run in part only: 1."] == "unfinished"
+    assert (
+        text["1 of 3 cells are finished; without data: 1; run in part only, as study.limits says: 1."] == "unfinished"
+    )
     assert not [sentence for sentence in text if "DVI" in sentence or "Ensemble" in sentence]
 
 
 def test_a_study_without_a_finished_cell_says_so_first():
     (first, *_) = told(scores("mnvi", 0.0, missing="no source", complete=False)).items()
-    assert first == ("No cell of this study is finished; without data: 1 of 1.", "differs")
+    assert first == ("0 of 1 cells are finished; without data: 1.", "differs")
 
 
 def test_a_network_worse_than_a_baseline_is_named():
     metrics = {"log_likelihood": Score(-2.4, 0.02), "rmse": Score(83.0, 1.0)}
     text = told(scores("mnvi", 0.0, metrics=metrics, baselines={"mean": 77.0, "least_squares": 90.0}))
-    assert text["boston-mnvi does worse than the mean of the training targets: its RMSE is 83."] == "differs"
+    sentence = "boston: the mean of the training targets, RMSE 77, does better than MNVI (83)."
+    assert text[sentence] == "differs" and not any("least squares" in one for one in text)
+
+
+def test_where_no_cell_is_finished_those_cut_short_are_compared():
+    text = told(scores("mnvi", -2.4, complete=False), scores("dvi", -2.6, complete=False))
+    assert text["0 of 2 cells are finished; run in part only, as study.limits says: 2."] == "unfinished"
+    best = "So far: boston, Log-likelihood: MNVI (−2.400 ± 0.020) is ahead of DVI (−2.600 ± 0.020)."
+    assert text[best] == "unfinished"
 
 
 def test_the_paper_s_figures_are_counted():
