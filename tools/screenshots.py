@@ -1,7 +1,7 @@
-"""Pictures of MLflow's pages for docs/tracking.md, taken in a headless browser.
+"""Pictures of MLflow's pages and of a report for docs/tracking.md and docs/study.md, taken in a headless browser.
 
     python -m tools.screenshots EXPERIMENT                      of the store in mlflow.db, into docs/pictures
-    python -m tools.screenshots diabetes --browser google-chrome
+    python -m tools.screenshots diabetes --report results/diabetes/report/index.html --browser google-chrome
 
 The experiment must have runs of `evaluate` and two searches. The browser is Chromium or Chrome, found on the PATH.
 """
@@ -35,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", help="its name in MLflow")
     parser.add_argument("--browser", help=f"a program (default: the first of {', '.join(BROWSERS)})")
+    parser.add_argument("--report", type=Path, help="a report's page, for docs/pictures/report.png")
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"), help="default: %(default)s")
     arguments = parser.parse_args()
     browser = arguments.browser or next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -43,6 +44,8 @@ def main() -> None:
     uri = store.address()
     pages = pages_of(uri, arguments.experiment)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.report:
+        take(browser, arguments.report.absolute().as_uri(), arguments.out / "report.png")
     with served(uri) as address:
         for name, page in pages.items():
             picture = arguments.out / f"mlflow-{name}.png"
