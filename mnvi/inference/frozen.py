@@ -12,11 +12,13 @@ from torch import Tensor
 
 from mnvi.layers.base import BayesianLayer
 from mnvi.moments import factored, outer_products
+from mnvi.moments._torch import is_fused
 from mnvi.moments.affine import Affine
 from mnvi.moments.one_channel import separable
 from mnvi.moments.outer_products import Factors
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
+from mnvi.values.gaussian import Gaussian
 
 
 class FrozenPosterior(Posterior):
@@ -166,14 +168,31 @@ class FrozenFactoredNoise(FrozenPosterior):
             "taps": taps,
         }
 
+    def output(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
+        if not is_fused() or len(layer.rows) > 1 or affine.groups > 1:
+            return super().output(layer, affine, mean, var)
+        expectation = affine(mean, layer.weight, layer.bias)
+        with full_precision(mean):
+            rows = widened(layer.rows)[0]
+            sums = self._sums(layer, affine, widened(mean), None if var is None else widened(var))[0]
+            out = Gaussian.trusted(expectation, factored.spread_out(affine, rows, sums))
+            out.deviation = factored.deviation(affine, out.var, rows, sums)
+        return out
+
     def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+        first, *more = (
+            factored.spread_out(affine, rows, sums)
+            for rows, sums in zip(widened(layer.rows), self._sums(layer, affine, mean, var), strict=True)
+        )
+        return sum(more, first)
+
+    def _sums(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> list[Tensor]:
+        """s of every term."""
         noise = mean * widened(layer.noise)
         noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
-        terms = _unstacked(layer.rows, layer.columns)
-        if layer.taps is None:
-            return factored.of_terms(affine, noisy, terms)
-        ((rows, columns),) = terms
-        return factored.spread_out(affine, rows, separable(affine, noisy, columns, widened(layer.taps)))
+        if layer.taps is not None:
+            return [separable(affine, noisy, widened(layer.columns)[0], widened(layer.taps))]
+        return [factored.summed(affine, noisy, columns) for columns in widened(layer.columns)]
 
     def factoring(self, layer: Any) -> tuple[Tensor, list[Factors]]:
         alpha = layer.noise.flatten().square() / (1 - layer.noise.flatten().square())

@@ -20,9 +20,12 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_fused, is_traced
 from mnvi.moments.affine import Affine, lowered, second_moment
-from mnvi.moments.one_channel import one_channel, one_channel_gradients
+from mnvi.moments.normal import Deviation
+from mnvi.moments.one_channel import one_channel, one_channel_gradients, stored
 from mnvi.moments.outer_products import Factors, factors
 from mnvi.moments.precision import full_precision, widened
+
+_SMALLEST_ROOT = 1e-18  # the product of two, and its inverse, are normal numbers in float32
 
 
 def multiplicative_noise(
@@ -152,6 +155,24 @@ def spread_out(affine: Affine, rows: Tensor, sums: Tensor) -> Tensor:
         return affine.along_input(rows) * sums
     spread: Tensor = _SpreadOut.apply(affine, rows, sums)
     return spread
+
+
+def deviation(affine: Affine, var: Tensor, rows: Tensor, sums: Tensor) -> Deviation:
+    r"""The deviations of :func:`spread_out`: :math:`\sqrt{a_i}\sqrt{s(p)}`, a root for each channel and position.
+
+    Args:
+        affine: the layer's linear operation, without groups.
+        var: the result of :func:`spread_out`.
+        rows, sums: as there.
+
+    Example:
+        >>> import torch
+        >>> rows, sums = torch.tensor([4.0, 9.0]), torch.tensor([[4.0]])
+        >>> deviation(Affine(), spread_out(Affine(), rows, sums), rows, sums).sigma
+        tensor([[4., 6.]])
+    """
+    of_rows, of_sums = (part.sqrt().clamp(min=_SMALLEST_ROOT) for part in (affine.along_input(rows), sums))
+    return Deviation(var, stored(of_rows) * stored(of_sums), stored(1 / of_rows) * stored(1 / of_sums))
 
 
 def summed(affine: Affine, values: Tensor, columns: Tensor) -> Tensor:

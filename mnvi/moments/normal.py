@@ -2,6 +2,8 @@ r"""The standard Gaussian: its density :math:`\varphi`, its tail :math:`\Phi(-a)
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,14 @@ SQRT_HALF = 0.7071067811865476
 INV_SQRT_2PI = 0.3989422804014327
 SMALLEST_VARIANCE = 1e-30  # keeps μ/σ finite in float32; too small to show in any result
 FAR = 9.0  # standard deviations: the tail beyond is 1e-19, and exp and erfc become slow where they underflow
+
+
+class Deviation(NamedTuple):
+    """Standard deviations σ of given variances and 1/σ, both positive, from whoever has them without a root each."""
+
+    var: Tensor
+    sigma: Tensor
+    inverse: Tensor
 
 
 def bounded_sqrt(var: Tensor, largest: float | None = None) -> Tensor:

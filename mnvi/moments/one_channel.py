@@ -51,7 +51,7 @@ def one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
         maps = list(F.pad(_maps(x, weight), margins).split(1, 1))
     shifted = [taken[window] for taken, window in zip(maps, _windows(affine, x, weight), strict=True)]
     total = _total(shifted)
-    return _Stored.apply(total) if is_fused() else total
+    return stored(total)
 
 
 def separable(affine: Affine, x: Tensor, channels: Tensor, taps: Tensor) -> Tensor:
@@ -77,8 +77,7 @@ def separable(affine: Affine, x: Tensor, channels: Tensor, taps: Tensor) -> Tens
     summed = F.pad(_reduced(x, channels, 0), _margins(affine))
     factors = taps.flatten()
     terms = [factors[k] * summed[window] for k, window in enumerate(_windows(affine, x, taps))]
-    total: Tensor = _Stored.apply(_total(terms))
-    return total
+    return stored(_total(terms))
 
 
 def _total(terms: Sequence[Tensor]) -> Tensor:
@@ -86,6 +85,20 @@ def _total(terms: Sequence[Tensor]) -> Tensor:
     for term in terms[1:]:
         total = total + term
     return total
+
+
+def stored(value: Tensor) -> Tensor:
+    """The value; compiled code stores it instead of computing it again wherever it is used.
+
+    Example:
+        >>> import torch
+        >>> stored(torch.ones(2))
+        tensor([1., 1.])
+    """
+    if not is_fused():
+        return value
+    result: Tensor = _Stored.apply(value)
+    return result
 
 
 class _Stored(torch.autograd.Function):

@@ -14,6 +14,7 @@ from torch import Tensor
 from mnvi.moments._torch import is_fused
 from mnvi.moments.activations.relu import relu
 from mnvi.moments.maximum import maximum
+from mnvi.moments.normal import Deviation
 from mnvi.moments.products import outer
 from mnvi.moments.recomputation import is_recomputed
 
@@ -59,18 +60,18 @@ def max_pool(mean: Tensor, var: Tensor, dims: int, *args: Any, **kwargs: Any) ->
 
 
 def relu_max_pool(
-    mean: Tensor, var: Tensor, floor: float, dims: int, *args: Any, **kwargs: Any
+    mean: Tensor, var: Tensor, floor: float, deviation: Deviation | None, dims: int, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor] | None:
     """:func:`max_pool` of a ReLU, written so that the compiler makes one pass of both; None if it cannot.
 
     Args:
         mean, var: the moments before the ReLU.
-        floor: lower bound on ``var``, as in :func:`mnvi.moments.activations.relu.relu`.
+        floor, deviation: as in :func:`mnvi.moments.activations.relu.relu`.
         dims, args, kwargs: as in :func:`max_pool`.
 
     Example:
         >>> import torch
-        >>> relu_max_pool(torch.tensor([[-1.0, 3.0]]), torch.zeros(1, 2), 0.0, 1, 2)
+        >>> relu_max_pool(torch.tensor([[-1.0, 3.0]]), torch.zeros(1, 2), 0.0, None, 1, 2)
         (tensor([[3.]]), tensor([[0.]]))
     """
     windows = _whole_windows(mean, dims, *args, **kwargs)
@@ -78,7 +79,8 @@ def relu_max_pool(
         return None
     entries = [(mean[window], var[window]) for window in windows]
     if not is_recomputed(mean, var):
-        return _largest_of([relu(*entry, floor) for entry in entries])
+        parts = [None if deviation is None else Deviation(*(part[window] for part in deviation)) for window in windows]
+        return _largest_of([relu(*entry, floor, part) for entry, part in zip(entries, parts, strict=True)])
     # For a backward pass only the winners count: it needs their places and their moments before the ReLU.
     with torch.no_grad():
         best, place = relu(*entries[0], floor)[0], torch.zeros_like(entries[0][0], dtype=torch.int8)

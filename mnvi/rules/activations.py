@@ -97,9 +97,10 @@ def relu(x: Gaussian, inplace: bool = False) -> Gaussian:
     floor = current().relu_floor
     if current().activation == "taylor":
         return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var.clamp(min=floor) if floor else x.var))
-    out = Gaussian.trusted(*relu_moments(x.mean, x.var, floor))
+    deviation = x.deviation if x.deviation is not None and x.deviation.var is x.var else None
+    out = Gaussian.trusted(*relu_moments(x.mean, x.var, floor, deviation))
     if is_fused():
-        out.before = x.mean, x.var, floor
+        out.before = x.mean, x.var, floor, deviation
     return out
 
 

@@ -54,7 +54,7 @@ class Gaussian(RandomValue):
 
     _fields = ("mean", "var", "shared")
     _readable = ".mean and .var"
-    __slots__ = ("before", "mean", "origin", "shared", "var")
+    __slots__ = ("before", "deviation", "mean", "origin", "shared", "var")
     __hash__ = object.__hash__
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
@@ -62,6 +62,7 @@ class Gaussian(RandomValue):
         self.mean = mean
         self.var = var
         self.shared = None
+        self.deviation: Any = None  # standard deviations of this variance, for mnvi.rules.activations
         self.before: Any = None  # what the ReLU that made this value was given, for mnvi.rules.pooling
         self.origin: Any = None  # where the value comes from, for mnvi.rules.dependence
 
@@ -78,6 +79,7 @@ class Gaussian(RandomValue):
         out.mean = mean
         out.var = var
         out.shared = shared
+        out.deviation = None
         out.before = None
         out.origin = None
         return out
@@ -87,7 +89,7 @@ class Gaussian(RandomValue):
         if other is not self:
             origin = self.origin
             super().become(other)
-            self.before, self.origin = other.before, other.origin
+            self.deviation, self.before, self.origin = other.deviation, other.before, other.origin
             if origin is not None:
                 origin.written(self)
         return self

@@ -11,6 +11,8 @@ from torch.autograd import forward_ad
 
 import mnvi
 from mnvi.moments.activations.relu import formula, kernels, relu
+from mnvi.moments.normal import Deviation
+from mnvi.moments.tracing import for_compiler
 
 LARGE = kernels._BLOCKED_FROM
 
@@ -217,3 +219,26 @@ def test_compiled_gradients_are_those_of_eager_mode():
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     actual, expected = (torch.autograd.grad(f(mean, var), (mean, var)) for f in (compiled, loss))
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_compilers_formula_is_right_to_float32(known):
+    mean, var = torch.linspace(-12, 12, 4001), torch.tensor(0.25)
+    with for_compiler():
+        found = formula.moments(mean, var, Deviation(var, var.sqrt(), 1 / var.sqrt()) if known else None)
+    expected = formula.moments(mean.double(), var.double())
+    for ours, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=5e-7)
+        assert (ours >= 0).all()
+    likely = mean > -0.5  # a standard deviation below zero, from where on no difference cancels
+    torch.testing.assert_close(found[0][likely].double(), expected[0][likely], rtol=5e-6, atol=0)
+    torch.testing.assert_close(found[1][likely].double(), expected[1][likely], rtol=5e-6, atol=0)
+
+
+def test_a_deviation_belongs_to_its_variance():
+    x = mnvi.Gaussian(torch.zeros(3), torch.ones(3))
+    x.deviation = Deviation(x.var, torch.ones(3), torch.ones(3))
+    with for_compiler():
+        assert torch.relu(x).before[3] is x.deviation
+        x.var = torch.full((3,), 4.0)
+        assert torch.relu(x).before[3] is None

@@ -14,25 +14,30 @@ from torch import Tensor
 from mnvi.moments._torch import is_compiling, is_wrapped
 from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
+from mnvi.moments.normal import Deviation
 from mnvi.moments.recomputation import is_recomputed, recomputed
 from mnvi.moments.tracing import Destination
 
 Moments = tuple[Tensor, Tensor]
 
 
-def relu(mean: Tensor, var: Tensor, floor: float = 0.0) -> Moments:
+def relu(mean: Tensor, var: Tensor, floor: float = 0.0, deviation: Deviation | None = None) -> Moments:
     r"""Moments of :math:`\max(Z, 0)`; exact for Gaussian ``Z``.
 
     Args:
         mean: :math:`\mu`.
         var: :math:`\sigma^2`.
         floor: lower bound on ``var``.
+        deviation: :math:`\sigma` and :math:`1/\sigma`, if they are known; compiled code then takes no root.
 
     Example:
         >>> import torch
         >>> relu(torch.tensor([0.0]), torch.tensor([1.0]))
         (tensor([0.3989]), tensor([0.3408]))
     """
+    if deviation is not None and not floor and _compiled(mean, var):
+        expectation, variance, _, _ = formula.moments(mean, var, deviation)
+        return expectation, variance
     for applies, answer in _IMPLEMENTATIONS:
         if applies(mean, var):
             return answer(mean, var, floor)
