@@ -1,7 +1,8 @@
-"""Sends records that an unreachable MLflow server has not received yet.
+"""Sends records that an unreachable MLflow server has not received yet, or mends mlflow.db after a move.
 
 python -m pipeline.tracking send
 python -m pipeline.tracking send work/results/train
+python -m pipeline.tracking moved                        after the project's folder was moved
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from pathlib import Path
 
 from pipeline import console
 from pipeline.errors import StudyError
+from pipeline.tracking.relocation import relocate
 from pipeline.tracking.sender import leftovers, send
 
 
 def main() -> None:
     parser = console.parser("pipeline.tracking", __doc__)
-    parser.add_argument("action", choices=["send"])
+    parser.add_argument("action", choices=["send", "moved"])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("work"), help="where stages keep their state")
     given = parser.parse_args()
+    if given.action == "moved":
+        console.say(f"{relocate()} locations of artifacts now point to this folder")
+        return
     waiting = len(list(leftovers(given.folder)))
     complaints = send(given.folder)
     if complaints:
