@@ -27,7 +27,7 @@ def run(cell: Cell) -> None:
     made_by = f"python -m pipeline.train {cell.name}"
     training = files.read_json(cell.model / "training.json", made_by)
     cell = cell.tuned()
-    others = _others(cell)
+    others = foreign_sets(cell)
     seeds = kept.of(cell, training["seeds"], list(others))
     depends_on = [cell.fingerprint("evaluate"), *(seed.digest for seed in seeds), *kept.digests(cell, list(others))]
     if cell.resources.gpu and not torch.cuda.is_available():
@@ -42,7 +42,7 @@ def run(cell: Cell) -> None:
             for one in seeds:
                 found.append(one.evaluated(others))
                 bar.advance()
-        scores = _scores(cell, training, found)
+        scores = summarised(cell, training, found)
         test = load_images(cell.data, "test")
         files.write_json(cell.evaluate / "scores.json", scores)
         flat = run_statistics.flat(scores["metrics"])
@@ -78,7 +78,7 @@ def metrics(test: Predictions, others: dict[str, Predictions]) -> dict[str, floa
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def summarised(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
     per_seed = [metrics(seed["test"], seed["others"]) for seed in found]
     values = {name: [seed[name] for seed in per_seed] for name in per_seed[0] if all(name in s for s in per_seed)}
     values["inference_ms"] = [seed["milliseconds"] for seed in found]
@@ -95,7 +95,7 @@ def _scores(cell: Cell, training: dict[str, Any], found: list[dict[str, Any]]) -
     }
 
 
-def _others(cell: Cell) -> dict[str, ImageSet]:
+def foreign_sets(cell: Cell) -> dict[str, ImageSet]:
     """The foreign image sets whose data are available."""
     found = {}
     for name, folder in cell.ood.items():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from pipeline import files, propagation, state
 from pipeline.console import say
@@ -79,13 +80,17 @@ class Seed:
         with propagation.options(self.cell.known_method):
             return self._measured(others)
 
-    def _measured(self, others: dict[str, ImageSet]) -> dict[str, Any]:
-        began = time.monotonic()
+    def network(self) -> nn.Module:
+        """The trained network, for evaluation."""
         job = Job(self.cell, self.seed, jobs.Data(self.cell.data, ""), self.path.parent)
         net = jobs.objective(job).net
-        assert isinstance(net, torch.nn.Module)
+        assert isinstance(net, nn.Module)
         net.load_state_dict(files.read_tensors(self.weights, self.made_by))
-        net = net.to(self.device).eval()
+        return net.to(self.device).eval()
+
+    def _measured(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        began = time.monotonic()
+        net = self.network()
         transform = jobs.transform(self.cell, training=False)
         test = load_images(self.cell.data, "test")
         from_elsewhere = other_images.transform(self.cell, test.take(torch.tensor([0]))[0])

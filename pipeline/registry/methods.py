@@ -109,12 +109,23 @@ METHODS = Registry(
         ),
     ),
 )
+AFTERWARDS = {
+    "temperature": ("Temperature scaling", "#5b6b7a"),
+    "laplace": ("Last-layer Laplace", "#b08a3e"),
+    "tuned_noise": ("MNVI, tuned noise", "#c77b86"),
+    "seed_ensemble": ("Ensemble of the seeds", "#5fae86"),
+}
+"""Methods for networks that are already trained (`python -m pipeline.peers`): label and colour."""
 KAPPA_OVER_N = {"kappa_over_n": NotNegative}
 
 
 def label(name: str) -> str:
+    if name in AFTERWARDS:
+        return AFTERWARDS[name][0]
     return (METHODS[name].label if name in METHODS else "") or name
 
 
 def colour(name: str) -> str:
+    if name in AFTERWARDS:
+        return AFTERWARDS[name][1]
     return METHODS[name].colour if name in METHODS else OTHER
