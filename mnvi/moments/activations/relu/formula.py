@@ -85,7 +85,8 @@ def _as_given(expectation: Tensor, mean: Tensor) -> Tensor:
 def gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """∂E/∂μ = Φ, ∂E/∂v = φ/2σ, ∂V/∂μ = 2E(1−Φ), ∂V/∂v = Φ − Eφ/σ."""
     through = g_var * expectation
-    return g_mean * cdf + 2 * through * (1 - cdf), g_var * cdf + slope * (0.5 * g_mean - through)
+    to_mean = torch.add(g_mean * cdf, through * (1 - cdf), alpha=2)
+    return to_mean, torch.add(g_var * cdf, slope * torch.sub(g_mean, through, alpha=2), alpha=0.5)
 
 
 def gradients_of_ingredients(
