@@ -62,8 +62,8 @@ def _row(name: str, found: list[dict[str, Any]]) -> str:
 
 def _training(records: Records) -> str:
     lines = []
-    for key, name in (("helps", "all-convolutional"), ("helps resnet20", "resnet20")):
-        found = records.get(key, [])
+    for name in ("all-convolutional", "resnet20"):
+        found = records.get(f"training {name}", [])
         for pair in dict.fromkeys((r["trained"], r["evaluated"]) for r in found):
             rows = [r for r in found if (r["trained"], r["evaluated"]) == pair]
             cells = [_mean([r[metric] for r in rows]) for metric in ("accuracy", "nll", "ece", "aumrc", "auroc")]

@@ -34,9 +34,9 @@ from tools.position_training import SETTINGS, SIDE, TRAINED, helps, resnet20, tr
 RHOS = (-7.0, -5.0, -3.0)
 SAMPLES = 300
 # name: (network, seeds, steps of training)
-HELPS: dict[str, tuple[Callable[[int], nn.Module], int, int]] = {
-    "helps": (all_convolutional, 5, 600),
-    "helps resnet20": (resnet20, 3, 400),
+TRAININGS: dict[str, tuple[Callable[[int], nn.Module], int, int]] = {
+    "training all-convolutional": (all_convolutional, 5, 600),
+    "training resnet20": (resnet20, 3, 400),
 }
 
 
@@ -151,15 +151,15 @@ def main() -> None:
         arguments.samples.mkdir(parents=True, exist_ok=True)
     wanted = [
         name
-        for name in (HELPS if arguments.training else [*NETWORKS, *TRAINED])
+        for name in (TRAININGS if arguments.training else [*NETWORKS, *TRAINED])
         if not arguments.networks or any(name.startswith(start) for start in arguments.networks)
     ]
     for name in wanted:
         records = read()
         if name in records and not arguments.again:
             continue
-        if name in HELPS:
-            build, seeds, steps = HELPS[name]
+        if name in TRAININGS:
+            build, seeds, steps = TRAININGS[name]
             found = [record for seed in range(seeds) for record in helps(build, seed, steps)]
         else:
             found = compare(name, arguments.samples)
