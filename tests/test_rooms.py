@@ -107,6 +107,8 @@ ELSEWHERE = {
     "pipeline/images/workers.py": "pipeline/images/test_images_training.py",
     "pipeline/missing.py": "pipeline/test_prepare.py",
     "pipeline/new_photos.py": "pipeline/test_new.py",
+    "pipeline/params/method_settings.py": "pipeline/params/test_params.py",
+    "pipeline/params/recipes.py": "pipeline/params/test_params.py",
     "pipeline/regression/baselines.py": "pipeline/regression/test_regression_evaluation.py",
     "pipeline/regression/cell_networks.py": "pipeline/regression/test_regression_training.py",
     "pipeline/regression/chunks.py": "pipeline/regression/test_regression_training.py",

@@ -24,7 +24,7 @@ from pipeline.data.tablesets import load_table
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params import Cell
-from pipeline.params.reading import hyperparameters
+from pipeline.params.method_settings import hyperparameters
 from pipeline.regression import cell_networks, compiling, evaluation, folds
 from pipeline.regression.predictions import judge, log_likelihood
 from pipeline.setting_types import Count, Index, checked

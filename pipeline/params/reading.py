@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from pipeline import files, registry
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params import consistency
 from pipeline.params.cells import Cell
+from pipeline.params.method_settings import check_shared, read_grid, read_method
+from pipeline.params.recipes import check_mergeable, check_part, kind_of, overridden, with_recipes
 from pipeline.params.settings import (
     KINDS,
     PRESETS,
-    RECIPE,
     ClassificationLimits,
     Dataset,
     Experiment,
-    Method,
     Place,
     RegressionLimits,
     Resources,
     Study,
     keys,
 )
-from pipeline.registry.methods import KAPPA_OVER_N, METHODS
-from pipeline.setting_types import EACH_ONCE, LISTED_AS_LIST, Name, Text, Texts, checked, section
+from pipeline.setting_types import Name, Texts, checked, section
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
 OPTIONAL = ("plugins", "recipes")
 OWN_TABLE = {"splits": "kfold", "folds": 10}
 """What an entry with a CSV file has if it does not say otherwise."""
-OWN_RECIPE = "table"
-"""The recipe of a CSV file that no experiment uses."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ def read(raw: Any) -> Params:
     study = _study(top["study"])
     resources = checked(Resources, "resources", _whole_section(Resources, "resources", top["resources"]))
     datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
-    given = _with_recipes(datasets, top["experiments"], section("recipes", raw.get("recipes", {})))
+    given = with_recipes(datasets, top["experiments"], section("recipes", raw.get("recipes", {})))
     for preset in PRESETS:
         for name, value in given.items():
             consistency.check_experiment(_experiment(name, value, preset), datasets)
@@ -158,16 +152,9 @@ def _study_grid(study: Study, name: str, experiments: dict[str, Experiment]) -> 
         raise unknown(path, name, study.cells, "a cell of this study")
     where = study.cells[name]
     experiment = experiments[where["experiment"]]
-    grid = _grid(path, where["method"], experiment.kind, study.grids[name])
+    grid = read_grid(path, where["method"], experiment.kind, study.grids[name])
     consistency.check_grid(path, grid, experiment)
     return grid
-
-
-def _kind(path: str, raw: Any, known: tuple[str, ...]) -> str:
-    kind = section(path, raw).get("kind")
-    if kind not in known:
-        raise unknown(f"{path}.kind", kind, known, "a kind")
-    return str(kind)
 
 
 def _of_kind(form: type, path: str, raw: dict[str, Any], kind: str) -> None:
@@ -184,74 +171,16 @@ def _dataset(name: str, raw: Any) -> Dataset:
     checked(Name, path, name)
     if section(path, raw).get("file") is not None:
         raw = {**OWN_TABLE, **raw}
-    _of_kind(Dataset, path, raw, _kind(path, raw, ("table", "images", "folder")))
+    _of_kind(Dataset, path, raw, kind_of(path, raw, ("table", "images", "folder")))
     dataset: Dataset = checked(Dataset, path, {"name": name, **raw})
     consistency.check_dataset(dataset)
     return dataset
 
 
-def _with_recipes(
-    datasets: dict[str, Dataset], experiments: dict[str, Any], recipes: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """All experiments with the values of their recipes, including those of data sets that name a recipe."""
-    named = {name: (f"experiments.{name}", value) for name, value in experiments.items()}
-    for name, value in recipes.items():
-        checked(Name, f"recipes.{name}", name)
-        if name in experiments:
-            raise StudyError(f"recipes.{name}: experiments.{name} has the same name; rename one of the two")
-        named[name] = (f"recipes.{name}", value)
-    used = {value.get("data") for value in experiments.values() if isinstance(value, dict)}
-    for name, dataset in datasets.items():
-        is_new = dataset.file is not None and name not in used and OWN_RECIPE in recipes
-        recipe = OWN_RECIPE if dataset.recipe is None and is_new else dataset.recipe
-        if recipe is None:
-            continue
-        path = f"datasets.{name}.recipe"
-        if recipe not in named:
-            raise unknown(path, recipe, named, "in experiments or recipes")
-        if name in experiments:
-            raise StudyError(f"{path}: {recipe!r}, but experiments.{name} exists, too; leave one of the two out")
-        named[name] = (f"experiments.{name}", {"recipe": recipe, "data": name})
-    whole = {name: _whole(name, named) for name in named}
-    for name in recipes:
-        _check_part(f"recipes.{name}", name, whole[name], recipes[name])
-    return {name: value for name, value in whole.items() if name not in recipes}
-
-
-def _whole(name: str, named: dict[str, tuple[str, Any]], passed: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The experiment or recipe, completed by the values of the recipe that it names."""
-    path, given = named[name]
-    raw = dict(section(path, given))
-    if "recipe" not in raw:
-        return raw
-    recipe = checked(Text, f"{path}.recipe", raw.pop("recipe"))
-    if recipe not in named:
-        raise unknown(f"{path}.recipe", recipe, named, "in experiments or recipes")
-    if recipe in (*passed, name):
-        raise StudyError(f"{path}.recipe: {recipe!r} leads back to {name!r}; name one that holds the values itself")
-    below = _whole(recipe, named, (*passed, name))
-    for where, part in ((named[recipe][0], below), (path, raw)):
-        _check_mergeable(where, part)
-    return _overridden(below, raw)
-
-
-def _check_part(path: str, name: str, whole: dict[str, Any], given: dict[str, Any]) -> None:
-    """Checks a recipe or a preset, which need not have all keys of an experiment.
-
-    Args:
-        whole: the completed recipe, or the preset's experiment, which gives the kind.
-    """
-    kind = _kind(path, whole, KINDS)
-    part = {key: value for key, value in given.items() if key not in ("recipe", "presets", "hyperparameters")}
-    checked(dict[Any, Any], path, part, keys=keys(Experiment, kind))
-    part.pop("methods", None)
-    checked(Experiment, path, {"name": name, **part, "kind": kind}, partial=True)
-
-
 def _experiment(name: str, raw: dict[str, Any], preset: str) -> Experiment:
     path = f"experiments.{name}"
     checked(Name, path, name)
-    kind = _kind(path, raw, KINDS)
+    kind = kind_of(path, raw, KINDS)
     raw = dict(raw)
     presets = section(f"{path}.presets", raw.pop("presets", {}))
     for given in presets:
@@ -259,87 +188,18 @@ def _experiment(name: str, raw: dict[str, Any], preset: str) -> Experiment:
             raise unknown(f"{path}.presets.{given}", given, PRESETS, "a preset")
     if preset in presets:
         above = f"{path}.presets.{preset}"
-        _check_part(above, name, raw, section(above, presets[preset]))
+        check_part(above, name, raw, section(above, presets[preset]))
         for where, part in ((path, raw), (above, presets[preset])):
-            _check_mergeable(where, part)
-        raw = _overridden(raw, presets[preset])
+            check_mergeable(where, part)
+        raw = overridden(raw, presets[preset])
     shared = section(f"{path}.hyperparameters", raw.pop("hyperparameters", {}))
-    _check_shared(f"{path}.hyperparameters", kind, shared)
+    check_shared(f"{path}.hyperparameters", kind, shared)
     _of_kind(Experiment, path, raw, kind)
     given_methods = _section(path, raw, "methods")
-    methods = {key: _method(f"{path}.methods.{key}", key, kind, one, shared) for key, one in given_methods.items()}
+    methods = {key: read_method(f"{path}.methods.{key}", key, kind, one, shared) for key, one in given_methods.items()}
     planned = {"planned_epochs": raw["epochs"]} if "epochs" in raw else {}
     experiment: Experiment = checked(Experiment, path, {"name": name, **raw, **planned, "methods": methods})
     return experiment
-
-
-def _check_mergeable(path: str, raw: dict[str, Any]) -> None:
-    """Checks that the parts to merge are sections, whatever they contain."""
-    section(f"{path}.hyperparameters", raw.get("hyperparameters", {}))
-    for name, parts in section(f"{path}.methods", raw.get("methods", {})).items():
-        _method_parts(f"{path}.methods.{name}", parts)
-
-
-def _overridden(raw: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The recipe with the keys of `above`, e.g. a preset; of methods `above` replaces single hyperparameters."""
-    merged = {**raw, **above}
-    if "hyperparameters" in merged:
-        merged["hyperparameters"] = {**raw.get("hyperparameters", {}), **above.get("hyperparameters", {})}
-    if "methods" in raw:
-        merged["methods"] = dict(raw["methods"])
-        for method, changes in above.get("methods", {}).items():
-            before = raw["methods"].get(method, {})
-            merged["methods"][method] = {
-                part: {**before.get(part, {}), **changes.get(part, {})} for part in {**before, **changes}
-            }
-    return merged
-
-
-def _method_parts(path: str, raw: Any) -> Method:
-    checked(dict[Any, Any], path, raw, keys=[one.name for one in fields(Method)])
-    method: Method = checked(Method, path, raw)
-    return method
-
-
-def _method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any]) -> Method:
-    """The method; its own hyperparameters override the shared ones, and its registry entry sets their order."""
-    if name not in METHODS:
-        raise unknown(path, name, METHODS, "a method")
-    parts = _method_parts(path, raw)
-    known = hyperparameters(kind, name)
-    own = checked(_optional(kind, name), f"{path}.hyperparameters", parts.hyperparameters, keys=known)
-    given = {**{key: value for key, value in shared.items() if key in known}, **own}
-    values = checked(_optional(kind, name), f"{path}.hyperparameters", given)
-    grid = _grid(f"{path}.grid", name, kind, parts.grid)
-    return Method({key: values[key] for key in known if key in values}, grid)
-
-
-def _grid(path: str, method: str, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
-    values = checked(_optional(kind, method, lists=True), path, raw, keys=hyperparameters(kind, method))
-    return {key: values[key] for key in raw}
-
-
-def hyperparameters(kind: str, method: str) -> dict[str, Any]:
-    """The types of a method's hyperparameters: κ/N if images weight a KL divergence, its own, and the recipe's."""
-    entry = METHODS[method]
-    kappa = KAPPA_OVER_N if kind == "classification" and entry.has_kl else {}
-    return {**kappa, **entry.hyperparameters, **RECIPE}
-
-
-@cache
-def _optional(kind: str, method: str, lists: bool = False) -> Any:
-    """A type for any subset of a method's hyperparameters, or for lists of their values."""
-    types = hyperparameters(kind, method)
-    if lists:
-        types = {key: Annotated[list[given], LISTED_AS_LIST, EACH_ONCE] for key, given in types.items()}  # type: ignore[valid-type]
-    return TypedDict(f"{method}_hyperparameters", types, total=False)  # type: ignore[operator]
-
-
-def _check_shared(path: str, kind: str, shared: dict[str, Any]) -> None:
-    known = {key: given for name in METHODS for key, given in hyperparameters(kind, name).items() if key not in RECIPE}
-    checked(dict[Any, Any], path, shared, keys=known)
-    for key, value in shared.items():
-        checked(known[key], f"{path}.{key}", value)
 
 
 def _limited(experiment: Experiment, study: Study) -> Experiment:
