@@ -4,6 +4,7 @@
     python -m tools.collections_table timm/resnet t5        # some of them, by collection, name or both
     python -m tools.collections_table --failed              # also those that failed
     python -m tools.collections_table --again               # all of them once more
+    python -m tools.collections_table --warnings            # of those that work, only look for dependent values anew
 
 The collections are no dependencies of mnvi: ``pip install timm transformers torchvision`` first. A collection that is
 not installed is left out. Every network gets random weights and is converted unmodified. It counts as working when
@@ -11,6 +12,8 @@ not installed is left out. Every network gets random weights and is converted un
 - forward and backward pass in training and evaluation mode give finite means, variances >= 0 and finite gradients, and
   every parameter gets a gradient that gets one in the network itself;
 - in the limit of no noise the mean equals the network's output, and the variance vanishes.
+
+Lines at which values count as independent although they are not (`mnvi.DependenceWarning`) are listed beside it.
 
 Each network runs in a process of its own, so that its memory is released. Figures go to docs/collections.json, the
 table to docs/collections.md.
@@ -29,7 +32,7 @@ from types import ModuleType
 from typing import Any
 
 from tools.collected import timm_families, torchvision_families, transformers_families
-from tools.collected.checks import Failed, examine
+from tools.collected.checks import Failed, dependent, examine
 from tools.writing import write
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -51,6 +54,7 @@ _COLUMNS = (
     "added by MNVI",
     "input",
     "mean off without noise",
+    "dependent values",
 )
 
 Records = dict[str, Any]
@@ -95,7 +99,11 @@ def table(records: Records) -> str:
         "",
         "Written by `python -m tools.collections_table`; the top of that file lists the checks. Weights are random and",
         "inputs small. The share is that of weights with a posterior among all parameters; norms, biases, position",
-        "tables and what `mnvi.convert` does not know stay deterministic.",
+        "tables and what `mnvi.convert` does not know stay deterministic. The last column names lines at which values",
+        "count as independent although they are not (`mnvi.DependenceWarning`).",
+        "",
+        "torchvision's R-CNNs and SSDs need its operators in C++, which the wheel tried here lacks beside a torch",
+        "without CUDA: they do not run without mnvi either.",
         "",
         "| collection | version | tried | work | the network itself does not run here |",
         "| --- | --- | --- | --- | --- |",
@@ -124,6 +132,7 @@ def _line(collection: str, name: str, r: dict[str, Any]) -> str:
         return f"| {label} | no, {r['stage']}: {reason} |" + " |" * (len(_COLUMNS) - 2)
     off = f"{r['error_without_noise']:.0e}" + ("" if r["precision"] == "float64" else f" ({r['precision']})")
     cells = ["yes", r["layers"], f"{r['parameters']:,}", f"{100 * r['share']:.1f} %", f"{r['added']:,}", r["size"], off]
+    cells.append("; ".join(r.get("dependent", ["not looked for"])) or "none")
     return f"| {label} | " + " | ".join(map(str, cells)) + " |"
 
 
@@ -151,6 +160,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", help="default: all that are not yet in docs/collections.json")
     parser.add_argument("--again", action="store_true", help="also try networks that docs/collections.json already has")
     parser.add_argument("--failed", action="store_true", help="also try networks that failed before")
+    parser.add_argument("--warnings", action="store_true", help="only look for warnings of dependent values anew")
     arguments = parser.parse_args()
     for collection, families in COLLECTIONS.items():
         if importlib.util.find_spec(families.PACKAGE) is None:
@@ -158,6 +168,14 @@ def main() -> None:
             continue
         known = _recorded().get(collection, {"networks": {}})["networks"]
         for name in names(collection):
+            if arguments.warnings:
+                if known.get(name, {}).get("works") and _is_asked_for(
+                    arguments.networks or [collection], collection, name
+                ):
+                    found = dependent(COLLECTIONS[collection].builder(name))
+                    print(f"{collection}/{name:32} {found}", flush=True)
+                    _record(collection, name, {**known[name], "dependent": found})
+                continue
             due = arguments.again or name not in known or (arguments.failed and not known[name]["works"])
             if arguments.networks:
                 due = _is_asked_for(arguments.networks, collection, name) and (due or not arguments.failed)

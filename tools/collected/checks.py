@@ -61,6 +61,7 @@ def examine(build: Builder) -> dict[str, Any]:
             dtype, error, variance = _without_noise(subject, bayesian)
             assert error < TOLERANCES[dtype], f"the mean is off by {error:.1e}"
             assert variance < TOLERANCES[dtype] ** 2, f"the variance is {variance:.1e}"
+        dependent = _dependent(subject, bayesian, dtype)
     parameters = sum(p.numel() for p in net.parameters())
     weights = {id(layer.stored_weight): layer.weight.numel() for layer in mnvi.bayesian_layers(bayesian)}
     return {
@@ -73,8 +74,33 @@ def examine(build: Builder) -> dict[str, Any]:
         "precision": str(dtype).removeprefix("torch."),
         "error_without_noise": error,
         "variance_without_noise": variance,
+        "dependent": dependent,
         "seconds": round(time.perf_counter() - started, 1),
     }
+
+
+def dependent(build: Builder) -> list[str]:
+    """Only the lines at which one network's values count as independent although they are not."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        subject = build()
+        return _dependent(subject, mnvi.convert(subject.net, POSTERIOR))
+
+
+@torch.no_grad()
+def _dependent(subject: Subject, bayesian: nn.Module, dtype: torch.dtype = torch.float32) -> list[str]:
+    """Functions and lines that ``mnvi.DependenceWarning`` names in evaluation mode."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", mnvi.DependenceWarning)
+        subject.run(bayesian.eval(), dtype)
+    return sorted({_place(warning) for warning in caught})
+
+
+def _place(warning: warnings.WarningMessage) -> str:
+    function, file = str(warning.message).partition(":")[0], warning.filename.rpartition("site-packages/")[2]
+    return f"{function} ({file}, line {warning.lineno})"
 
 
 @torch.no_grad()

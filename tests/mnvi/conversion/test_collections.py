@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tools import collections_table
-from tools.collected.checks import Failed, examine
+from tools.collected.checks import Failed, dependent, examine
 from tools.collected.subject import Subject
 from tools.collections_table import COLLECTIONS, RECORDS, TABLE, names, table, try_one
 
@@ -84,6 +84,22 @@ def test_a_network_that_passes_all_checks() -> None:
     record = examine(lambda: subject(Net()))
     assert record["works"] and record["layers"] == 2 and record["precision"] == "float64"
     assert record["share"] == (12 + 8) / 26 and record["added"] == 3 + 4
+
+
+def doubled(x: Any) -> Any:
+    return torch.mean(torch.stack([x, torch.relu(x)]), 0)
+
+
+def test_lines_with_dependent_values_are_listed() -> None:
+    assert dependent(lambda: subject(Net())) == []
+    (place,) = dependent(lambda: subject(Net(doubled)))
+    assert place.startswith("mean (") and "test_collections.py, line" in place
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_no_network_that_works_warns_of_dependent_values(collection: str) -> None:
+    networks = records()[collection]["networks"]
+    assert {name: r["dependent"] for name, r in networks.items() if r["works"] and r["dependent"]} == {}
 
 
 class Subclass(nn.Linear):
