@@ -176,3 +176,11 @@ def test_the_rooms_that_the_map_shows_exist_and_none_is_missing():
     shown = {name for line in tree.splitlines()[1:] for name in re.findall(r"\S+?(?:/|\.py)(?=\s)", line[:25])}
     found = {path.name + "/" * path.is_dir() for path in (ROOT / "mnvi").iterdir() if path.suffix in ("", ".py")}
     assert shown == {name for name in found if not name.startswith("_")}
+
+
+def test_the_changelog_has_one_section_for_each_version_and_tells_nothing_twice():
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    versions = [line.partition("]")[0] for line in lines if line.startswith("## ")]
+    assert len(versions) == len(set(versions)) and all(line.startswith("## [") for line in versions)
+    items = [line for line in lines if line.startswith("- ")]
+    assert len(items) == len(set(items))
