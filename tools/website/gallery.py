@@ -68,7 +68,7 @@ def page(folder: Path) -> str:
         title, _, rest = text.strip().partition("\n")
         parts += [
             f"## {title.rstrip('.')}\n",
-            rest.strip() + "\n",
+            rest.strip("\n") + "\n",
             f"![{title.rstrip('.')}](gallery/{name}.png)\n",
             f"```text\n{(folder / f'{name}.txt').read_text().rstrip()}\n```\n",
             f'??? example "examples/{name}.py"\n',
@@ -77,9 +77,7 @@ def page(folder: Path) -> str:
             "    ```\n",
         ]
     parts += [
-        "## Photographs with a network trained on ImageNet\n",
-        "Its weights come from the Python registry, so this is no script of the gallery: "
-        "[Photographs and a pretrained network](photos.md).\n",
+        "[Photographs and a pretrained network](photos.md) compares methods on photographs of ImageNet.\n",
     ]
     return "\n".join(parts)
 
