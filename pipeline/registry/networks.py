@@ -8,8 +8,9 @@ that its entry lists in `needs`. It also gets the experiment's `arguments`, whic
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,17 +85,23 @@ def arguments(experiment: Any, dropout: float, **shapes: int) -> dict[str, Any]:
     offered = {**shapes, "dropout": dropout, **needed}
     # torchvision's functions take the number of classes without naming it
     unnamed = {"num_classes": shapes["num_classes"]} if is_torchvisions(experiment.network) else {}
-    return {**fitting(resolve(network.build), offered), **unnamed, **experiment.arguments}
+    return {**fitting(_function(network), offered), **unnamed, **experiment.arguments}
 
 
 def build(experiment: Any, dropout: float, **shapes: int) -> Any:
     """The deterministic network of an experiment, see `arguments`, with its `weights` if it names any."""
-    net = resolve(find(experiment.network).build)(**arguments(experiment, dropout, **shapes))
+    net = _function(find(experiment.network))(**arguments(experiment, dropout, **shapes))
     if experiment.weights is not None:
         from pipeline.data import starting_weights  # here: it imports torch
 
         starting_weights.load(net, experiment.weights, experiment.network)
     return net
+
+
+def _function(network: Network) -> Callable[..., Any]:
+    if isinstance(network.build, str) and is_torchvisions(network.build):
+        importlib.import_module("mnvi._torchvision")  # beside a torch without CUDA it must come before torchvision
+    return resolve(network.build)
 
 
 def is_torchvisions(name: str) -> bool:

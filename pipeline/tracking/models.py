@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pipeline.tracking.runs import Run
 
 _NEEDED = ("mlflow", "torch", "numpy", "pandas")
+_INSTALLED = {"torchvision"}  # packages that a served model installs, instead of taking their code along
 _EXAMPLE = 4  # rows
 _SERVED = Path(__file__).with_name("served.py")
 
@@ -156,15 +157,16 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
     example = read_tensors(saved / "example.pt", "pipeline.train").numpy()
     named = [settings["builder"], *([settings["method"]] if ":" in settings["method"] else [])]
     packages = {"mnvi", *(reference.partition(":")[0].partition(".")[0] for reference in named)}
+    needed = [*_NEEDED, *sorted(packages & _INSTALLED)]
     mlflow.pyfunc.save_model(
         target,
         mlflow_model=Model(run_id=run_id, model_id=model_id, model_uuid=model_id),
         python_model=str(_SERVED),
         artifacts={"weights": str(saved / "weights.pt"), "settings": str(saved / "settings.json")},
-        code_paths=[str(_code(package)) for package in sorted(packages)],
+        code_paths=[str(_code(package)) for package in sorted(packages - _INSTALLED)],
         signature=_signature(settings["kind"]),
         input_example=example,
-        pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in _NEEDED],
+        pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in needed],
     )
 
 

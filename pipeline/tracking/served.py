@@ -88,6 +88,8 @@ def _network(settings: dict[str, Any]) -> nn.Module:
 
 def _function(reference: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
+    if module.startswith("torchvision"):
+        importlib.import_module("mnvi._torchvision")  # beside a torch without CUDA it must come before torchvision
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
 

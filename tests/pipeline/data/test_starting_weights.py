@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,3 +76,13 @@ def test_torchvisions_networks_get_their_classes_and_weights(monkeypatch: pytest
 def test_a_name_that_torchvision_does_not_know() -> None:
     with pytest.raises(StudyError, match="weights: NONE is none of mobilenet_v3_small's in torchvision"):
         starting_weights.load(nn.Linear(1, 1), "NONE", TORCHVISIONS)
+
+
+def test_torchvisions_networks_are_built_in_a_process_that_has_not_imported_it() -> None:
+    code = (
+        "from types import SimpleNamespace; from pipeline.registry import networks\n"
+        f"experiment = SimpleNamespace(network={TORCHVISIONS!r}, weights=None, arguments={{}})\n"
+        "print(networks.build(experiment, 0.0, num_classes=5, in_channels=3).classifier[-1].out_features)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "5\n", done.stderr

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tracking_cases import Cell, Experiment, best_model, client, runs
 
 import mnvi
+from mnvi._torchvision import torchvision
 from pipeline import tracking
 
 STATE = Path("work/results/train/toy")
@@ -136,6 +137,18 @@ def test_classification_answers_with_probabilities_and_both_uncertainties(method
     assert (answer["epistemic"] > 0).all()
     again = loaded.predict(images.numpy())
     np.testing.assert_array_equal(again["probs"], answer["probs"])
+
+
+def test_a_network_of_torchvision_is_served_with_torchvision_installed() -> None:
+    name = "torchvision.models:squeezenet1_1"
+    cell = Cell(Experiment(network=name), "mnvi", "classification", {"prior_variance": 1.0})
+    net = mnvi.methods.build("mnvi", lambda: torchvision.models.squeezenet1_1(num_classes=3)).eval()
+    images = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    log(cell, net, images, inputs={"mean": [120.0] * 3, "std": [60.0] * 3})
+    assert best_model("toy-mnvi").predict(images.numpy())["probs"].shape == (2, 3)
+    place = Path(client().get_model_version_by_alias("toy-mnvi", "best").source.removeprefix("file://"))
+    assert "torchvision==" in (place / "requirements.txt").read_text()
+    assert sorted(path.name for path in (place / "code").iterdir()) == ["mnvi"]
 
 
 def test_a_model_has_signature_example_and_pinned_requirements() -> None:
