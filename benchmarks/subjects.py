@@ -29,6 +29,7 @@ class Subject:
     mode: str
     quantity: str
     batch: int
+    backend: str = "inductor"  # of torch.compile, in the mode "compiled" of a training step
     step: Callable[[], None] = field(init=False)
     net: nn.Module = field(init=False)
 
@@ -87,7 +88,7 @@ class Subject:
 
     def _training(self, x: Tensor, y: Tensor) -> Callable[[], None]:
         self.net.train()
-        loss = torch.compile(self.loss) if self.mode == "compiled" else self.loss
+        loss = torch.compile(self.loss, backend=self.backend) if self.mode == "compiled" else self.loss
         self.forward = lambda: loss(x, y)
 
         def step() -> None:

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from benchmarks import targets
+
 RESULTS = Path(__file__).parent / "results" / "speed.json"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 QUANTITIES = ("inference", "training", "memory")
@@ -53,6 +55,7 @@ def rendered(document: dict) -> str:
 def main() -> None:
     """Writes the tables into docs/speed.md, between their marks."""
     replace_between_marks(PAGE, "speed", rendered(json.loads(RESULTS.read_text())))
+    replace_between_marks(PAGE, "targets", targets.markdown(json.loads(targets.RESULTS.read_text())))
 
 
 def replace_between_marks(page: Path, mark: str, text: str) -> None:

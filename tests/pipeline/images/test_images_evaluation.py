@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from image_study import probabilities, trained
 from PIL import Image
 from sklearn.metrics import log_loss, roc_auc_score  # type: ignore[import-untyped]
+from torch import Tensor
 from tracking_cases import runs
 
 import mnvi
@@ -192,3 +194,26 @@ def test_sampled_probabilities_of_every_kind_of_output() -> None:
     assert torch.equal(sampled_probabilities(mnvi.Samples(logits.unsqueeze(0))), exact.unsqueeze(0))
     sure = sampled_probabilities(mnvi.Gaussian(logits, torch.full_like(logits, 1e-12)))
     torch.testing.assert_close(sure, exact.expand(64, 5, 3), atol=1e-5, rtol=0)
+
+
+class SlowNetwork(torch.nn.Module):
+    """Each call takes three seconds of a clock that nothing else moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.zeros(len(x), 2)
+
+
+def test_the_timing_of_a_slow_network_ends_after_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, images = SlowNetwork(), MagicMock()
+    images.__len__.return_value = 100
+    images.take = lambda rows: torch.zeros(len(rows), 1)
+    monkeypatch.setattr(predictions, "REPEATS", 20)
+    monkeypatch.setattr(predictions.time, "perf_counter", lambda: 3.0 * net.calls)
+    found = predictions.milliseconds(net, images, lambda pixels, _: pixels, torch.device("cpu"))
+    assert net.calls == 3  # two to warm up; 20 more would have taken a minute
+    assert found == pytest.approx(3000.0)
