@@ -155,6 +155,7 @@ class Table:
     def moments(self, channels: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         grid, inverse, shrunk, shrink = self._coordinates(mean, var)
         first, second = self._read(channels[:, _MOMENTS], grid)
+        second.add_(shrunk, alpha=0)  # a table has an entry for everything: a mean that is no number must show
         value = self.function(shrunk)
         if self.degree:
             return value.div_(shrink).addcmul_(first, inverse.mul_(var)), second * var
@@ -249,7 +250,9 @@ def _in_blocks(function: Callable, inputs: tuple[Tensor, ...], channels: Tensor)
     if in_memory_order(first) is None or any(t.stride() != first.stride() for t in inputs):
         inputs = tuple(t.contiguous() for t in inputs)
     results = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])
-    size = _BLOCK if first.device.type == "cpu" else max(first.numel(), 1)
+    if not first.numel():
+        return results
+    size = _BLOCK if first.device.type == "cpu" else first.numel()
     pieces = [_flat(t).split(size) for t in (*results, *inputs)]
     for one, two, *block in zip(*pieces, strict=True):
         for target, value in zip((one, two), function(channels, *block), strict=True):

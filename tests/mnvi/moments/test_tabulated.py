@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import mnvi
-from mnvi.moments.activations import gelu, hardswish, logistic, rectifiers
+from mnvi.moments.activations import gelu, hardswish, logistic, rectifiers, tabulated
 
 RECTIFIERS = (
     logistic.silu,
@@ -131,3 +131,18 @@ def test_very_wide_inputs_follow_the_function_seen_from_afar() -> None:
         exact = limit(mnvi.Gaussian(mean.double(), var.double()))
         assert ((found[0] - exact.mean).abs() <= 1e-4 * 1e3).all()
         assert ((found[1] - exact.var).abs() <= 1e-4 * 1e6).all()
+
+
+def test_nothing_gives_nothing_and_what_is_no_number_shows() -> None:
+    assert [part.shape for part in logistic.silu(torch.ones(0, 3), torch.ones(0, 3))] == [(0, 3), (0, 3)]
+    unknown = torch.tensor([math.nan, 1.0]), torch.tensor([1.0, math.nan])
+    assert all(part.isnan().all() for part in logistic.silu(*unknown))
+
+
+def test_table_made_in_inference_mode_serves_training() -> None:
+    table = tabulated.Table(torch.tanh, logistic.tanh.reference, degree=0)
+    with torch.inference_mode():
+        channels = table.channels(torch.device("cpu"))
+    mean = torch.tensor([0.3], requires_grad=True)
+    expectation, _ = tabulated._Read.apply(table, mean, torch.ones(1))
+    assert torch.autograd.grad(expectation, mean)[0] > 0 and channels.isfinite().all()
