@@ -116,7 +116,7 @@ def check_sum(name: str, value: Any, dims: Iterable[int], groups: int = 1) -> No
     if is_compiling() or not isinstance(value, Gaussian):
         return
     link = value.origin
-    if link is None or not link.copied or not link.is_current:
+    if link is None or not link.copied or not link.is_current or not value.dim():
         return
     summed = sorted({d if d < 0 else d - value.dim() for d in dims})
     if prod(value.shape[d] for d in summed) > groups and _meet(link, summed, groups):

@@ -52,11 +52,11 @@ def note_average(result: Any, operand: Gaussian, function: Callable, args: tuple
         function: what made it; functions that are no sums are left alone.
         args, kwargs: of the call.
     """
-    if function not in _SUMS and function not in _MEANS:
+    if (function not in _SUMS and function not in _MEANS) or not operand.dim():
         return
     dims = tuple([d if d < 0 else d - operand.dim() for d in reduced_dims(args, kwargs, operand.dim())])
     count = prod([operand.shape[d] for d in dims])
-    if not operand.dim() or not count:
+    if not count:
         return
     link = Origin(result.shape)
     link.average = Average(origin_of(operand), dims, 1.0 if function in _SUMS else 1.0 / count)

@@ -41,7 +41,8 @@ def _argument(args: tuple, kwargs: dict[str, Any], place: int, *names: str) -> A
 
 def _reduced(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
     x = _argument(args, kwargs, 0, "input")
-    yield x, reduced_dims(args, kwargs, x.dim()), 1
+    if x.dim():
+        yield x, reduced_dims(args, kwargs, x.dim()), 1
 
 
 def reduced_dims(args: tuple, kwargs: dict[str, Any], count: int) -> tuple[int, ...]:
@@ -57,9 +58,9 @@ def _linear(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
 
 
 def _product(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
-    a, b = args[0], args[1] if len(args) > 1 else next(iter(kwargs.values()))
+    a, b = _argument(args, kwargs, 0, "input"), _argument(args, kwargs, 1, "other", "mat2", "vec")
     yield a, (-1,), 1
-    yield b, (-2 if b.dim() > 1 else -1,), 1
+    yield b, (-2 if len(getattr(b, "shape", ())) > 1 else -1,), 1
 
 
 def _reflected(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
@@ -67,20 +68,20 @@ def _reflected(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
 
 
 def _inner(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
-    for value in (*args, *kwargs.values())[:2]:
-        yield value, (-1,), 1
+    yield _argument(args, kwargs, 0, "input"), (-1,), 1
+    yield _argument(args, kwargs, 1, "other", "tensor"), (-1,), 1
 
 
 def _tensordot(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
     dims = _argument(args, kwargs, 2, "dims")
     dims = dims.tolist() if isinstance(dims, Tensor) else 2 if dims is None else dims
     both = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
-    for value, own in zip(args, both, strict=False):
-        yield value, own, 1
+    for place, own in enumerate(both):
+        yield _argument(args, kwargs, place, "ab"[place]), own, 1
 
 
 def _einsum(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
-    equation, *operands = args
+    equation, *operands = args or (None,)
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = list(operands[0])
     if isinstance(equation, str):

@@ -297,9 +297,9 @@ def test_in_place_change_of_shape_is_refused() -> None:
 def test_tensor_cannot_take_in_a_gaussian_in_place() -> None:
     x = gaussian(3)
     t = torch.zeros(3)
-    with pytest.raises(RuntimeError, match=r"its variance would be lost; write y = x\.add\(g\)"):
+    with pytest.raises(RuntimeError, match=r"its variance would be lost; write y = x\.add\("):
         t += x
-    with pytest.raises(RuntimeError, match=r"its variance would be lost; write y = x\.mul\(g\)"):
+    with pytest.raises(RuntimeError, match=r"its variance would be lost; write y = x\.mul\("):
         t *= x
     with pytest.raises(TypeError, match="out= cannot hold a Gaussian"):
         torch.add(x, 1, out=t)
