@@ -1,7 +1,7 @@
 r"""ReLU: exact moments, stable for every mean and variance, with a closed-form backward pass.
 
 ``formula`` has the equations, ``kernels`` the ways to run them, and the table below chooses among them. The floor under
-the input's variance comes from ``mnvi.options(relu_floor=...)``.
+the input's variance comes from ``mnvi.options(relu_floor=...)``, which is in ``mnvi/rules/options.py``.
 """
 
 from __future__ import annotations
