@@ -57,7 +57,7 @@ def write(study: Params) -> None:
 
 
 def _ran(scores: Path) -> bool:
-    return files.read_json(scores, "python -m pipeline.evaluate")["missing"] is None
+    return files.read_json(scores, "python -m pipeline.evaluate").get("missing") is None
 
 
 def account(study: Params) -> Account:
