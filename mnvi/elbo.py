@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mnvi.layers.base import BayesianLayer, bayesian_layers
 from mnvi.likelihoods import Likelihood, Output
+from mnvi.moments._torch import is_traced
 from mnvi.moments.checking import check_number
 from mnvi.values.base import RandomValue
 from mnvi.values.samples import Samples
@@ -182,6 +183,8 @@ def kl_divergence(model: nn.Module) -> Tensor:
         twin = distinct.setdefault(id(weight), layer)
         if twin is not layer:
             _check_tied(model, layer, twin)
+    if is_traced():  # nothing to save, and replicas keep the rounding of their recorded results
+        return torch.stack([layer.kl_divergence() for layer in distinct.values()]).sum()
     groups: list[list[BayesianLayer]] = []
     for layer in distinct.values():
         own = type(layer).kl_divergence is not BayesianLayer.kl_divergence
