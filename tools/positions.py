@@ -35,7 +35,7 @@ RHOS = (-7.0, -5.0, -3.0)
 SAMPLES = 300
 # name: (network, seeds, steps of training)
 TRAININGS: dict[str, tuple[Callable[[int], nn.Module], int, int]] = {
-    "training all-convolutional": (all_convolutional, 5, 600),
+    "training all-convolutional": (all_convolutional, 3, 600),
     "training resnet20": (resnet20, 3, 400),
 }
 
