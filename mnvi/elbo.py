@@ -13,6 +13,7 @@ from mnvi.layers.base import BayesianLayer, bayesian_layers
 from mnvi.likelihoods import Likelihood, Output
 from mnvi.moments._torch import is_traced
 from mnvi.moments.checking import check_number
+from mnvi.rules.options import current
 from mnvi.values.base import RandomValue
 from mnvi.values.samples import Samples
 
@@ -183,7 +184,7 @@ def kl_divergence(model: nn.Module) -> Tensor:
         twin = distinct.setdefault(id(weight), layer)
         if twin is not layer:
             _check_tied(model, layer, twin)
-    if is_traced():  # nothing to save, and replicas keep the rounding of their recorded results
+    if is_traced() or current().kl == "by_layer":  # traced: nothing to save, and replicas keep their rounding
         return torch.stack([layer.kl_divergence() for layer in distinct.values()]).sum()
     groups: list[list[BayesianLayer]] = []
     for layer in distinct.values():

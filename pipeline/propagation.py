@@ -9,8 +9,8 @@ from pipeline.registry.methods import Method
 
 
 def settings(method: Method) -> dict[str, Any]:
-    """Arguments of :class:`mnvi.options` for a method, as JSON values."""
-    return {**mnvi.options.PAPER, **method.options}
+    """Arguments of :class:`mnvi.options` for a method, as JSON values; the KL rounds as in the recorded tables."""
+    return {**mnvi.options.PAPER, "kl": "by_layer", **method.options}
 
 
 def options(method: Method) -> mnvi.options:

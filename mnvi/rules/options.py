@@ -24,6 +24,7 @@ _CHOICES = {
     "max_pool": ("argmax", "clark"),
     "dropout": ("variance", "sample"),
     "spatial": ("independent", "shared_weights"),
+    "kl": ("together", "by_layer"),
 }
 
 
@@ -37,6 +38,7 @@ class Options:
     relu_floor: float = 0.0
     spatial: str = "independent"
     batch_norm: str = "full_gradient"
+    kl: str = "together"
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -90,6 +92,8 @@ class options:
         batch_norm: in training, the scale of a batch norm depends on the means of the batch. ``"full_gradient"``
             (default) differentiates it also in the variance; ``"constant_scale"``, as the paper's release does, does
             not. Values are the same.
+        kl: ``"together"`` (default) computes the KL of neighbouring layers at once, ``"by_layer"`` one layer after the
+            other. The two differ in rounding alone.
 
     ``options(**options.PAPER)`` are the settings of the paper's experiments. ``options(...)`` by itself changes
     nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options are a context variable: each thread

@@ -147,3 +147,11 @@ def test_compiled_training_lowers_the_loss() -> None:
         optimizer.step()
         values.append(value.item())
     assert sum(values[-5:]) < 0.5 * sum(values[:5])
+
+
+def test_the_kl_by_layer_is_the_sum_of_the_layers_to_the_last_bit() -> None:
+    net = mnvi.convert(mnvi.models.lenet(), mnvi.MultiplicativeNoise(prior_variance=0.1))
+    expected = torch.stack([layer.kl_divergence() for layer in mnvi.bayesian_layers(net)]).sum()
+    with mnvi.options(kl="by_layer"):
+        assert torch.equal(mnvi.kl_divergence(net), expected)
+    torch.testing.assert_close(mnvi.kl_divergence(net), expected)

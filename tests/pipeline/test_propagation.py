@@ -17,7 +17,7 @@ from pipeline.registry.methods import METHODS
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_of_the_paper_use_the_papers_options(method):
     given = propagation.settings(METHODS[method])
-    assert given["relu_floor"] == mnvi.options.PAPER_RELU_FLOOR
+    assert given["relu_floor"] == mnvi.options.PAPER_RELU_FLOOR and given["kl"] == "by_layer"
     assert given["spatial"] == ("shared_weights" if method == "mnvi_shared" else "independent")
 
 
