@@ -21,11 +21,10 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
-from benchmarks.__main__ import write
-from benchmarks.tables import replace_between_marks
+from benchmarks.tables import PAGE, replace_between_marks
+from benchmarks.timing import write
 
 RESULTS = Path(__file__).parent / "results" / "positions.json"
-PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "all_cnn": mnvi.models.all_cnn,
     "resnet18": lambda: mnvi.models.resnet18(10, stem="cifar"),

@@ -188,8 +188,9 @@ def kl_divergence(model: nn.Module) -> Tensor:
         return torch.stack([layer.kl_divergence() for layer in distinct.values()]).sum()
     groups: list[list[BayesianLayer]] = []
     for layer in distinct.values():
-        own = type(layer).kl_divergence is not BayesianLayer.kl_divergence
-        if groups and not own and groups[-1][0].posterior == layer.posterior:
+        fellows = groups[-1] if groups else []
+        alone = any(type(one).kl_divergence is not BayesianLayer.kl_divergence for one in (layer, *fellows[:1]))
+        if fellows and not alone and fellows[0].posterior == layer.posterior:
             groups[-1].append(layer)
         else:
             groups.append([layer])

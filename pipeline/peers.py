@@ -8,12 +8,14 @@ laplace           last-layer Laplace, its prior precision chosen on the validati
 tuned_noise       MNVI: noise in the last layer and a temperature, chosen on the validation images
 seed_ensemble     the seeds of the cell as an ensemble; needs two or more
 
-Nothing is trained. Scores go to <results>/evaluate/<experiment>-<method>, where `python -m pipeline.report --readme`
+Nothing is trained. Scores go to <results>/evaluate/<experiment>-<method>, where `python -m pipeline.report --pages`
 finds them beside the study's cells.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ from pipeline import cluster, console, files, params, run_statistics, tracking
 from pipeline.console import progress
 from pipeline.errors import StudyError
 from pipeline.names import unknown
-from pipeline.params import Cell
+from pipeline.params import Cell, code
 from pipeline.registry.methods import AFTERWARDS
 
 if TYPE_CHECKING:
@@ -85,7 +87,9 @@ def _after(seed: Seed, method: str) -> Seed:
             return _fitted(self, super().network(), method)
 
     after = After(seed.cell, seed.seed, seed.path.parent)
-    after.path = seed.path.with_name(f"{method}-{seed.path.name}")
+    made_of = code.of("classification", "predict", ["pipeline.peers", "mnvi.methods"])
+    version = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
+    after.path = seed.path.with_name(f"{method}-{version}-{seed.path.name}")
     return after
 
 

@@ -33,7 +33,9 @@ def main() -> None:
     address = f"http://{arguments.host}:{arguments.port}/invocations"
     say(f"{name}: {address} takes {request(settings)}; Ctrl-C ends it")
     sys.stdout.flush()
-    os.execv(sys.executable, command(folder, arguments.host, arguments.port))
+    # MLflow calls uvicorn by its name, which is beside the interpreter, in the environment's folder.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    os.execve(sys.executable, command(folder, arguments.host, arguments.port), {**os.environ, "PATH": path})
 
 
 def request(settings: dict[str, Any]) -> str:
@@ -42,7 +44,8 @@ def request(settings: dict[str, Any]) -> str:
         rows = [[0.0] * len(settings["columns"])]
         return json.dumps({"dataframe_split": {"columns": settings["columns"], "data": rows}})
     kind = "pixels from 0 to 255" if settings["kind"] == "classification" else "numbers"
-    return f'{{"inputs": …}} with an array of {kind} of the shape {[1, *settings["shape"]]}'
+    shape = f" of the shape {[1, *settings['shape']]}" if "shape" in settings else ""
+    return f'{{"inputs": …}} with an array of {kind}{shape}'
 
 
 def command(folder: Path, host: str, port: int) -> list[str]:

@@ -72,7 +72,9 @@ def export(
     inputs = _checked_inputs(example)
     input_names = ["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]
     model = uncompiled(model)
-    with _quiet(), evaluation_mode(model), torch.no_grad():
+    with contextlib.ExitStack() as restored, _quiet(), evaluation_mode(model), torch.no_grad():
+        if isinstance(likelihood, nn.Module):
+            restored.enter_context(evaluation_mode(likelihood))
         plain = PlainOutputs(model, likelihood, inputs).eval()
         output_names = plain.names
         program = _trace(plain, inputs, free_size)

@@ -150,7 +150,7 @@ class CategoricalLikelihood(Likelihood):
         Args:
             y: the labels.
         """
-        return super().counted(y) if self.ignore_index is None else y != self.ignore_index
+        return super().counted(y) if self.ignore_index is None else y.long() != self.ignore_index
 
     def mean_log_prob(self, out: Output, y: Tensor) -> Tensor:
         r"""Mean of :meth:`expected_log_prob` over the labels that count, :math:`\sum_i (\dots) / \sum_i w_{y_i}`; 0 if

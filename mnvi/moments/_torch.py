@@ -130,7 +130,6 @@ class each:
     """One operation on every tensor of a list, launched once for all of them: torch has it only under private names."""
 
     add_ = torch._foreach_add_
-    log_ = torch._foreach_log_
     mul = torch._foreach_mul
     mul_ = torch._foreach_mul_
     neg = torch._foreach_neg

@@ -103,9 +103,9 @@ def multiplicative_noise_of_layers(weights: list[Tensor], alphas: list[Tensor], 
 def _groups(sizes: list[int]) -> list[list[int]]:
     """Consecutive layers, together small."""
     groups: list[list[int]] = []
-    total = _TOGETHER
+    total = 0
     for i, size in enumerate(sizes):
-        if total + size > _TOGETHER:
+        if not groups or total + size > _TOGETHER:
             groups.append([])
             total = 0
         groups[-1].append(i)

@@ -187,7 +187,7 @@ def worthwhile(affine: Affine, weight: Tensor) -> bool:
         (True, False)
     """
     outputs = affine.out_units(weight)
-    fan_in = weight.numel() * affine.groups // outputs if affine.transposed else weight.numel() // outputs
+    fan_in = weight.numel() // outputs
     return outputs // affine.groups >= FEWEST_OUTPUTS and math.sqrt(2 / fan_in) <= LARGEST_MISS
 
 

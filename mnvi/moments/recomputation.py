@@ -23,7 +23,7 @@ def recomputed(function: Callable, *args: Any) -> Any:
     results go to layers.
 
     Args:
-        function: made of elementwise operations.
+        function: made of elementwise operations and sums.
         args: its arguments.
 
     Example:

@@ -182,13 +182,14 @@ def name_of_path(what: Path | Step) -> str | None:
         names = [name_of_path(step) for step in what.steps]
         return None if None in names else "/".join(map(str, names))
     parts: list[str | None] = []
-    for value in (*what.args, *what.kwargs.values()):
+    for key, value in (*(("", value) for value in what.args), *sorted(what.kwargs.items())):
         if tensors_in(value):
             if what.known.moves:
                 return None
-            parts.append(f"tensor{[tuple(tensor.shape) for tensor in tensors_in(value)]}")
+            name: str | None = f"tensor{[tuple(tensor.shape) for tensor in tensors_in(value)]}"
         else:
-            parts.append(name_of_path(value) if isinstance(value, Path) else repr(value))
+            name = name_of_path(value) if isinstance(value, Path) else repr(value)
+        parts.append(None if name is None else f"{key}={name}")
     return None if None in parts else f"{what.known.plain}({', '.join(map(str, parts))})[{what.piece}]"
 
 

@@ -76,9 +76,10 @@ class options:
 
     Args:
         activation: ``"moments"`` (default) uses closed forms, tables or quadrature for the two moments
-            :math:`E[f(Z)], V[f(Z)]`; ``"quadrature"`` integrates in place of tables, which err by up to
-            :math:`10^{-4}` (:mod:`mnvi.moments.activations.tabulated`), and takes ten times as long in eager mode;
-            ``"taylor"`` is the first-order rule :math:`f(\mu), f'(\mu)^2 v` for every elementwise function.
+            :math:`E[f(Z)], V[f(Z)]`; ``"quadrature"`` integrates in place of tables and takes ten times as long in
+            eager mode (:mod:`mnvi.moments.activations.tabulated` lists the errors of tables, for most inputs below
+            :math:`2 \cdot 10^{-4}`); ``"taylor"`` is the first-order rule :math:`f(\mu), f'(\mu)^2 v` for every
+            elementwise function.
         max_pool: ``"argmax"`` (default, the paper's) passes on the variance of the entry with the largest mean;
             ``"clark"`` matches the moments of the maximum pair by pair.
         dropout: in training, ``"variance"`` (default) adds the variance of the Bernoulli noise analytically;

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mnvi.moments.positions import over_positions
 from mnvi.rules.dependence_warning import warn_about_operands
 from mnvi.rules.entries import some_entries
 from mnvi.rules.recognition import slope_and_offset
@@ -79,6 +80,7 @@ def with_own_mean(result: Any, known: Known, args: tuple, kwargs: dict[str, Any]
         >>> (x - torch.mean(x, -1, keepdim=True)).var
         tensor([[0.7500, 0.7500, 0.7500, 0.7500]])
     """
+    args = (*args, *(kwargs[name] for name in ("input", "other") if name in kwargs))
     if known.plain not in _SIGNS or len(args) != 2 or not all([isinstance(value, Gaussian) for value in args]):
         return result
     for value, average in (args, args[::-1]):
@@ -86,16 +88,24 @@ def with_own_mean(result: Any, known: Known, args: tuple, kwargs: dict[str, Any]
             return result
         made = average.origin.root.average
         if made is not None and made.source.family is value.origin.family and made.source.is_current:
-            factor = 2 * _SIGNS[known.plain] * kwargs.get("alpha", 1)
-            corrected = _corrected(result, value, average, made, factor)
+            alpha = kwargs.get("alpha", 1)
+            factor = 2 * _SIGNS[known.plain] * alpha
+            scaled = args[0] if known.plain == "rsub" else args[1]  # the operand that alpha multiplies
+            corrected = _corrected(result, value, average, made, factor, alpha if value is scaled else 1)
             if corrected is None and _shares_entries(value.origin, made.source):
                 warn_about_operands(known.plain)
             return result if corrected is None else corrected
     return result
 
 
-def _corrected(result: Gaussian, value: Gaussian, average: Gaussian, made: Average, factor: float) -> Gaussian | None:
-    """The result with its covariance; None if the operands are not multiples of one value and of its mean."""
+def _corrected(
+    result: Gaussian, value: Gaussian, average: Gaussian, made: Average, factor: float, scale: float
+) -> Gaussian | None:
+    """The result with its covariance; None if the operands are not multiples of one value and of its mean.
+
+    Args:
+        scale: the factor of the value in the result, without its sign.
+    """
     source, top = nearest(value.origin, made.source), average.origin.root
     own, before, after = paths = (
         Path(value.origin.steps_from(source)),
@@ -111,7 +121,9 @@ def _corrected(result: Gaussian, value: Gaussian, average: Gaussian, made: Avera
         covariance = torch.where(together.to(covariance.device), covariance, 0)
     out = Gaussian.trusted(result.mean, (result.var + factor * covariance).clamp(min=0))
     if value.shared is not None and _positions(value.shared, made.dims):
-        out.shared = torch.zeros_like(value.shared)  # what positions have in common is in their mean
+        # Only the mean is common to all positions, so a variance exceeds a covariance by what it was before, scaled.
+        apart = over_positions(value.var, value.shared) - value.shared
+        out.shared = over_positions(out.var, value.shared) - scale**2 * apart
     return out
 
 
@@ -125,7 +137,7 @@ def _own_variance(value: Gaussian, made: Average) -> Tensor:
     """The covariance of an entry and the sum over its fellows, which share weights if they are positions."""
     if value.shared is None or not _positions(value.shared, made.dims):
         return value.var
-    others = prod([value.shape[d] for d in made.dims]) - 1
+    others = prod([made.source.shape[d] for d in made.dims]) - 1
     return value.var + others * value.shared
 
 
@@ -140,8 +152,9 @@ def _shares_entries(a: Origin, b: Origin) -> bool:
 
 def _in_its_own_mean(shape: torch.Size, made: Average, top: torch.Size, own: Path, before: Path, after: Path) -> Tensor:
     """Where an entry meets the mean over itself and others, not a mean over others alone."""
-    groups = torch.arange(made.kept.numel()).view(made.kept)
-    numbers = torch.arange(shape.numel()).view(shape)
-    group_of = torch.full((shape.numel(),), -1)
-    group_of = group_of.scatter(0, before.indices(numbers).flatten(), groups.expand(made.source.shape).flatten())
-    return group_of[own.indices(numbers)] == after.indices(groups.view(top))
+    groups = torch.arange(made.kept.numel(), device="cpu").view(made.kept)
+    numbers = torch.arange(shape.numel(), device="cpu").view(shape)
+    group_of = torch.full((shape.numel(),), -1, device="cpu")
+    taken = before.indices(numbers).cpu().flatten()
+    group_of = group_of.scatter(0, taken, groups.expand(made.source.shape).flatten())
+    return group_of[own.indices(numbers).cpu()] == after.indices(groups.view(top)).cpu()

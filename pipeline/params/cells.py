@@ -88,6 +88,7 @@ class Cell:
         called = [method.reference, network.build, *(metric.function for metric in metrics)]
         added = [METHODS.origin(method.name), NETWORKS.origin(network.name), IMAGES.origin(self.dataset.name)]
         added += [METRICS.origin(metric.name) for metric in metrics]
+        added += ["pipeline.data.starting_weights"] if self.experiment.weights else []
         return sorted({*filter(None, added), *(code.home(registry.spelled(one)) for one in called)})
 
     def foreign_code(self, stage: str) -> list[str]:
@@ -203,6 +204,9 @@ class Cell:
         ):  # younger than some results
             if not settings["experiment"].get(key):
                 settings["experiment"].pop(key, None)
+        weights = self.experiment.weights
+        if weights and Path(weights).suffix in (".pt", ".pth"):
+            settings["weights"] = files.sha256(weights)  # another file may take the place of the first
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial

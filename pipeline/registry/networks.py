@@ -17,6 +17,7 @@ from typing import Any
 from pipeline.registry import Reference, Registry, fitting, resolve
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+INSTALLED = frozenset({"torchvision"})  # packages whose code is installed where a network runs, not sent there
 HEADS = 2  # outputs of a network for tables: mean and log-variance
 
 

@@ -9,21 +9,21 @@ from pipeline.masking import masked
 from pipeline.report import labels
 from pipeline.report.results import Result
 from pipeline.report.tables import Record
+from pipeline.tracking.registered import name_of
 
 ANSWERS = {
     "regression": "`mean`, `std`, and the `aleatoric` and `epistemic` standard deviations, in the unit of the targets",
     "classification": "`probs`, `label`, `entropy` and its parts `aleatoric` and `epistemic`, in nats",
 }
 TAKES = {
-    "regression": "rows of the features below, in their own units, matched by name if they have names",
+    "regression": "rows of the features above, in their own units, matched by name if they have names",
     "classification": "pixels from 0 to 255, [batch, channels, height, width]",
 }
 FEATURES = 20  # named in a card; wider tables have more
 
 
-def name(result: Result) -> str:
-    """Of the registered model."""
-    return f"{result.cell.experiment.name}-{result.cell.method}"
+def _runs(number: int) -> str:
+    return "One run" if number == 1 else f"Mean ± standard deviation over {number} runs"
 
 
 def card(result: Result, records: Sequence[Record], data: dict[str, Any]) -> str:
@@ -34,7 +34,7 @@ def card(result: Result, records: Sequence[Record], data: dict[str, Any]) -> str
         data: the summary of its data.
     """
     cell, scores = result.cell, result.scores
-    model = name(result)
+    model = name_of(result.cell)
     network, method = labels.network_label(scores.network), labels.method_label(scores.method)
     return "\n".join(
         [
@@ -51,8 +51,8 @@ def card(result: Result, records: Sequence[Record], data: dict[str, Any]) -> str
             "",
             *_metrics([record for record in records if record.cell == scores.cell]),
             "",
-            f"Mean ± standard deviation over {scores.runs} runs. Plots: `{cell.study.results}/report/index.html`, "
-            "also an artifact of the run `report`.",
+            f"{_runs(scores.runs)}. Plots: `{cell.study.results}/report/index.html`, also an artifact of the run "
+            "`report`.",
             "",
             "## Limits",
             "",

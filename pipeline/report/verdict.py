@@ -77,7 +77,9 @@ def _about(ranked: Sequence[Record]) -> str:
         return f"{where}: {_figure(best)}; no other method was run."
     second = ranked[1]
     assert best.mean is not None and second.mean is not None
-    spread = math.hypot(best.std or 0.0, second.std or 0.0)
+    if best.std is None or second.std is None:
+        return f"{where}: {_figure(best)}, then {_figure(second)}; single runs do not tell whether that is chance."
+    spread = math.hypot(best.std, second.std)
     level = abs(best.mean - second.mean) <= spread
     relation = "is level with" if level else "is ahead of"
     return f"{where}: {_figure(best)} {relation} {_figure(second)}" + (f", of {len(ranked)} methods." if level else ".")

@@ -28,6 +28,7 @@ from pipeline.report import (
 from pipeline.report.drawing import Drawing
 from pipeline.report.results import Result, Scores, found_scores, found_searches, read_result
 from pipeline.report.searches import Search
+from pipeline.tracking.registered import name_of
 
 
 def write_report(params: Params) -> Path:
@@ -54,8 +55,8 @@ def write_report(params: Params) -> Path:
         plot_files.write(temporary / "plots", table_1, results)
         described = _cards(results, [*table_1, *table_2])
         for result in results:
-            if cards.name(result) in described:
-                write_text(temporary / "cards" / f"{result.cell.name}.md", described[cards.name(result)])
+            if name_of(result.cell) in described:
+                write_text(temporary / "cards" / f"{result.cell.name}.md", described[name_of(result.cell)])
     _track(params, folder, described)
     return folder
 
@@ -104,7 +105,7 @@ def _cards(results: Sequence[Result], records: Sequence[tables.Record]) -> dict[
     found = {}
     for one in ran:
         made_by = f"python -m pipeline.prepare {one.cell.dataset.name}"
-        found[cards.name(one)] = cards.card(one, records, read_json(one.cell.data / "summary.json", made_by))
+        found[name_of(one.cell)] = cards.card(one, records, read_json(one.cell.data / "summary.json", made_by))
     return found
 
 

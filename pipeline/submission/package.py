@@ -14,6 +14,7 @@ from pipeline import files
 from pipeline import params as settings
 from pipeline.blobs import readable_size
 from pipeline.errors import StudyError
+from pipeline.registry.networks import INSTALLED
 
 CODE = ("mnvi", "pipeline")
 LOCK = "requirements.lock"
@@ -56,7 +57,7 @@ def _foreign(path: str | Path) -> list[Path]:
     read = settings.load(path)
     modules = [*read.plugins, *(module for cell in read.cells() for module in cell.foreign_code("evaluate"))]
     found = []
-    for name in sorted({module.partition(".")[0] for module in modules}):
+    for name in sorted({module.partition(".")[0] for module in modules} - INSTALLED):
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise StudyError(f"{name}: no package of this name is installed; check the spelling or install it")

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pipeline.tracking.runs import Run
 
 _NEEDED = ("mlflow", "torch", "numpy", "pandas")
-_INSTALLED = {"torchvision"}  # packages that a served model installs, instead of taking their code along
 _EXAMPLE = 4  # rows
 _SERVED = Path(__file__).with_name("served.py")
 
@@ -157,13 +156,13 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
     example = read_tensors(saved / "example.pt", "pipeline.train").numpy()
     named = [settings["builder"], *([settings["method"]] if ":" in settings["method"] else [])]
     packages = {"mnvi", *(reference.partition(":")[0].partition(".")[0] for reference in named)}
-    needed = [*_NEEDED, *sorted(packages & _INSTALLED)]
+    needed = [*_NEEDED, *sorted(packages & networks.INSTALLED)]
     mlflow.pyfunc.save_model(
         target,
         mlflow_model=Model(run_id=run_id, model_id=model_id, model_uuid=model_id),
         python_model=str(_SERVED),
         artifacts={"weights": str(saved / "weights.pt"), "settings": str(saved / "settings.json")},
-        code_paths=[str(_code(package)) for package in sorted(packages - _INSTALLED)],
+        code_paths=[str(_code(package)) for package in sorted(packages - networks.INSTALLED)],
         signature=_signature(settings["kind"]),
         input_example=example,
         pip_requirements=[f"{name}=={metadata.version(name).partition('+')[0]}" for name in needed],

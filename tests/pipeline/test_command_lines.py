@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["evaluate", "new", "params", "predict", "prepare", "report", "serve", "state", "tracking", "train", "tune"]
+COMMANDS = [
+    "evaluate",
+    "new",
+    "params",
+    "peers",
+    "predict",
+    "prepare",
+    "report",
+    "serve",
+    "state",
+    "tracking",
+    "train",
+    "tune",
+]
 
 
 def test_all_commands_are_tried():

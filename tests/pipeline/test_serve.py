@@ -46,7 +46,6 @@ def register(cell: Cell, net: nn.Module, example: torch.Tensor, **settings: Any)
 def serving(cell: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     port = free_port()
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONPATH": str(ROOT)}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"  # MLflow calls uvicorn by its name
     with open(f"{cell}.log", "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.serve", cell, "--port", str(port)],

@@ -117,10 +117,11 @@ class _Read(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph: bilinear pieces have no second derivative, the reference has
             with torch.enable_grad():
                 outputs = ctx.table.reference(mean, var)
-            gradients = torch.autograd.grad(
-                outputs, (mean, var), (g_mean, g_var), create_graph=True, materialize_grads=True
-            )
-            return None, *gradients
+            needed = ctx.needs_input_grad[1:]
+            wanted = [tensor for tensor, is_needed in zip((mean, var), needed, strict=True) if is_needed]
+            found = torch.autograd.grad(outputs, wanted, (g_mean, g_var), create_graph=True, materialize_grads=True)
+            given = iter(found)
+            return None, *(next(given) if is_needed else None for is_needed in needed)
         inputs = mean, var, g_mean, g_var
         return None, *_in_blocks(ctx.table.gradients, inputs, ctx.table.channels(var.device))
 
@@ -155,7 +156,7 @@ class Table:
     def moments(self, channels: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         grid, inverse, shrunk, shrink = self._coordinates(mean, var)
         first, second = self._read(channels[:, _MOMENTS], grid)
-        second.add_(shrunk, alpha=0)  # a table has an entry for everything: a mean that is no number must show
+        second.masked_fill_(shrunk.isnan(), math.nan)  # a table has an entry for everything: no number must show
         value = self.function(shrunk)
         if self.degree:
             return value.div_(shrink).addcmul_(first, inverse.mul_(var)), second * var
