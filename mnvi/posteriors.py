@@ -330,6 +330,9 @@ class Sampled(Posterior):
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         return self.posterior.kl_divergence(layer)
 
+    def kl_divergences(self, layers: Sequence[BayesianLayer]) -> Tensor:
+        return self.posterior.kl_divergences(layers)
+
 
 def delivered(posterior: Posterior, mean: Tensor, var: Tensor) -> Any:
     """A layer's output as its posterior hands it on: a :class:`mnvi.Gaussian`, or with :class:`Sampled` a sample."""

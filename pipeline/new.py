@@ -49,7 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="default: %(default)s")
     arguments = parser.parse_args()
-    if not arguments.data.exists():
+    if not arguments.data.exists() and arguments.target is None:
         parser.error(f"{arguments.data}: no such file or folder")
     stem = arguments.data.resolve().stem if arguments.data.is_dir() else arguments.data.stem
     name = arguments.name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")

@@ -99,7 +99,7 @@ class Waits(TorchDispatchMode):
 def test_a_step_between_two_looks_waits_for_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Manner(False, torch.channels_last, 2))
     # Labels are looked at only where that does not wait.
-    monkeypatch.setattr("mnvi.likelihoods.categorical.can_check_values", lambda labels: False)
+    monkeypatch.setattr("mnvi.likelihoods._classes.can_check_values", lambda labels: False)
     training = loop_of(make_job(make_cell(method)))
     for step, looks in ((0, False), (1, True)):
         training.at.step, parts = step, training.batches.parts(0, step)
