@@ -28,7 +28,7 @@ REAL = (
     "names.py",
     "params",
     "registry",
-    "values.py",
+    "setting_types.py",
 )
 STANDS_IN = """
 import json, sys
