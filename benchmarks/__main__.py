@@ -10,14 +10,13 @@ times drift; ratios within one run drift much less.
 from __future__ import annotations
 
 import argparse
-import platform
 from pathlib import Path
 
 import torch
 
 from benchmarks.subjects import METHODS, MODELS, MODES, Subject
 from benchmarks.tables import RESULTS, markdown, ratios
-from benchmarks.timing import interleaved, kept_for_backward, write
+from benchmarks.timing import conditions, interleaved, kept_for_backward, write
 
 
 def measure(model: str, methods: list[str], modes: list[str], batch: int, rounds: int) -> list[dict]:
@@ -51,12 +50,7 @@ def main() -> None:
         parser.error("all figures are compared with the eager deterministic network: keep deterministic and eager")
 
     torch.manual_seed(0)
-    document = {
-        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
-        "torch": torch.__version__,
-        "batch": arguments.batch,
-        "rounds": arguments.rounds,
-    }
+    document = conditions(arguments.batch, arguments.rounds)
     records: list[dict] = []
     for model in arguments.models:
         torch.compiler.reset()

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from benchmarks.subjects import MODELS, MODES, Subject
-from benchmarks.timing import interleaved, kept_for_backward, write
+from benchmarks.timing import conditions, interleaved, kept_for_backward, write
 
 RESULTS = Path(__file__).parent / "results" / "targets.json"
 METHODS = ("mnvi", "mnvi_factored", "mfvi")
@@ -107,10 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     document = {
-        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
-        "torch": torch.__version__,
-        "batch": arguments.batch,
-        "rounds": arguments.rounds,
+        **conditions(arguments.batch, arguments.rounds),
         "records": json.loads(arguments.output.read_text())["records"] if arguments.output.exists() else [],
     }
     for model in arguments.models:

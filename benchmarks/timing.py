@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -51,6 +52,16 @@ def kept_for_backward(subject: Subject) -> int:
         loss = subject.forward()
     loss.backward()
     return sum(kept.values())
+
+
+def conditions(batch: int, rounds: int) -> dict[str, Any]:
+    """What figures depend on besides the code: machine, torch, batch size, number of rounds."""
+    return {
+        "machine": {"processor": platform.processor() or platform.machine(), "threads": torch.get_num_threads()},
+        "torch": torch.__version__,
+        "batch": batch,
+        "rounds": rounds,
+    }
 
 
 def write(path: Path, document: dict) -> None:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from pipeline.data.folders import ENDINGS
-from pipeline.data.shard_writing import FORMATS
+from pipeline.data.shard_writing import opened
 from pipeline.errors import StudyError
 
 TEST_NAMES = ("test", "val", "valid", "validation")
@@ -97,11 +95,8 @@ def _common_side(listing: Listing) -> int | None:
     """The side of images that are all small squares of one size; None for others."""
     sizes = set()
     for path in (path for images in listing.values() for path in images):
-        try:
-            with Image.open(path, formats=FORMATS) as image:
-                sizes.add(image.size)
-        except Exception as error:  # Pillow raises anything for a broken file
-            raise StudyError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
+        with opened(path) as image:
+            sizes.add(image.size)
         if len(sizes) > 1:
             return None
     ((width, height),) = sizes

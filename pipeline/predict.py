@@ -24,7 +24,7 @@ from pipeline import console, files, params
 from pipeline.console import progress, say
 from pipeline.data import parsing
 from pipeline.data.folders import ENDINGS
-from pipeline.data.shard_writing import FORMATS
+from pipeline.data.shard_writing import opened
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.tracking import registered
@@ -100,11 +100,8 @@ def _images(place: Path, model: registered.Model) -> Rows:
         raise StudyError(f"{place}: the model takes images of {channels} channels, which no image file has")
 
     def pixels(path: Path) -> np.ndarray:
-        try:
-            with Image.open(path, formats=FORMATS) as image:
-                fitted = image.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
-        except Exception as error:  # Pillow raises anything for a broken file
-            raise StudyError(f"{path}: cannot be read as an image ({error})") from error
+        with opened(path) as image:
+            fitted = image.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
         return np.asarray(fitted, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
     def batches() -> Iterable[np.ndarray]:

@@ -10,8 +10,9 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -25,6 +26,7 @@ from pipeline import files
 from pipeline.background import ahead
 from pipeline.console import Progress
 from pipeline.data import shard_format
+from pipeline.errors import StudyError
 
 # Pillow tries only these formats, whatever the file's name. For PostScript it would start another program.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -129,6 +131,16 @@ def encoded(path: Path, size: int) -> bytes | str:
     except Exception as error:
         return f"{path}: {error}"
     return buffer.getvalue()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """An image file, for reading in a ``with`` block. A file that is no image, or is broken, raises a StudyError."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            yield image
+    except Exception as error:  # Pillow's decoders have no common exception; each one means an unreadable file
+        raise StudyError(f"{path}: cannot be read as an image ({error}); replace or remove it") from error
 
 
 def resized(path: Path, size: int) -> Image.Image:
