@@ -19,7 +19,7 @@ TESTING := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast soak lint audit format lock bench faults lockfile docs docs-serve study uci images paper cifar photos ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults gpu-check lockfile docs docs-serve study uci images paper cifar photos ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*  ## /\1\t/' | expand -t 18
@@ -95,6 +95,9 @@ photos: setup  ## uncertainty for a network trained on ImageNet, on photographs 
 
 bench: setup  ## speed and memory as ratios to the deterministic network
 	$(RUN) -m benchmarks
+
+gpu-check: setup  ## try training, compiler, NCCL, export and speed on this machine's GPUs (ten minutes): docs/gpu.md
+	$(RUN) -m tools.gpu_check
 
 faults: setup  ## disturb a small study fifty times and check that it ends as if nothing had happened: docs/faults.md
 	$(RUN) -m tools.faults --faults 50 --seed 0 --minutes 75

@@ -36,8 +36,14 @@ class Manner:
         return images.contiguous(memory_format=self.layout)
 
     def lay_out(self, module: nn.Module) -> None:
-        if self.layout != torch.contiguous_format:
-            module.to(memory_format=self.layout)  # type: ignore[call-overload]  # torch's own stubs lack it
+        """Lays out the weights of convolutions.
+
+        Kernels of one pixel keep their strides, which both layouts allow: their gradients have these strides, and DDP
+        copies a gradient whose strides are not its weight's.
+        """
+        for parameter in module.parameters():
+            if parameter.dim() == 4 and parameter.shape[2:].numel() > 1:
+                parameter.data = parameter.data.contiguous(memory_format=self.layout)
 
 
 def manner(cell: Cell, device: torch.device) -> Manner:

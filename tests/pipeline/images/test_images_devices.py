@@ -77,6 +77,17 @@ def test_channels_last_trains_alike(method: str, monkeypatch: pytest.MonkeyPatch
     assert found.history[-1]["loss"] == pytest.approx(expected.history[-1]["loss"], rel=1e-4)
 
 
+def test_gradients_have_the_strides_of_their_weights() -> None:
+    """DDP would copy each gradient whose strides differ from its weight's."""
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 4, 1))
+    manner = Manner(False, torch.channels_last, 1)
+    manner.lay_out(net)
+    net(manner.laid_out(torch.randn(2, 3, 8, 8))).sum().backward()
+    for weight in (net[0].weight, net[1].weight):
+        assert isinstance(weight, torch.Tensor) and weight.grad is not None
+        assert weight.grad.stride() == weight.stride()
+
+
 def loop_of(job: Job) -> Loop:
     training, validation = (load_images(job.data.folder, part) for part in ("train", "validation"))
     return Loop(job, Group(), jobs.objective(job), training, validation)
