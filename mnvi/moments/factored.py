@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_fused, is_traced
 from mnvi.moments.affine import Affine, lowered, second_moment
+from mnvi.moments.memory_order import in_memory_order
 from mnvi.moments.normal import Deviation
 from mnvi.moments.one_channel import one_channel, one_channel_gradients, stored
 from mnvi.moments.outer_products import Factors, factors
@@ -208,7 +209,10 @@ def noisy_sums(affine: Affine, mean: Tensor, var: Tensor, alpha: Tensor, columns
         tensor([[3.]])
     """
     if is_fused() or is_traced() or not torch.is_grad_enabled():
-        return one_channel(affine, second_moment(mean, var, alpha), columns)
+        if affine.stride is None or mean.dim() < len(affine.stride) + 2:
+            return one_channel(affine, second_moment(mean, var, alpha), columns)
+        (moment,) = in_memory_order(lambda *given: (second_moment(*given),), mean, var, alpha[None])
+        return one_channel(affine, moment, columns)
     sums: Tensor = _NoisySums.apply(affine, mean, var, alpha, columns)
     return sums
 

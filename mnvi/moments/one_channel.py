@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_compiling, is_fused
 from mnvi.moments.affine import Affine
+from mnvi.moments.memory_order import has_channels_last
 
 MOST_FUSED_TAPS = 9
 """Kernels with more taps are a matrix product in compiled code too: so many sums at once no longer fit registers."""
@@ -42,11 +43,20 @@ def one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
         return affine(x, weight)
     if x.dim() == len(affine.stride) + 1:
         return one_channel(affine, x[None], weight)[0]
+    if is_fused() and torch.is_grad_enabled():
+        sums: Tensor = _FusedSums.apply(affine, x, weight)
+        return stored(sums)
+    return _one_channel(affine, x, weight)
+
+
+def _one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
+    assert affine.stride is not None
     if math.prod(weight.shape[2:]) == 1 and not any(affine.padding) and set(affine.stride) == {1}:
-        return _reduced(x, weight, 0) if _is_reduced(weight) else _maps(x, weight)
+        return _reduced(x, weight.flatten()) if _is_reduced(weight) else _maps(x, weight)
     margins = _margins(affine)
     if _is_reduced(weight):  # separate tensors: the compiler cannot join the sums to what computes x through a cat
-        maps = [F.pad(_reduced(x, weight, k), margins) for k in range(math.prod(weight.shape[2:]))]
+        taps = _taps_first(weight)
+        maps = [F.pad(_reduced(x, taps[k]), margins) for k in range(len(taps))]
     else:
         maps = list(F.pad(_maps(x, weight), margins).split(1, 1))
     shifted = [taken[window] for taken, window in zip(maps, _windows(affine, x, weight), strict=True)]
@@ -74,7 +84,7 @@ def separable(affine: Affine, x: Tensor, channels: Tensor, taps: Tensor) -> Tens
         return separable(affine, x[None], channels, taps)[0]
     if not is_fused():
         return affine((x * channels).sum(1, keepdim=True) if is_compiling() else _maps(x, channels), taps)
-    summed = F.pad(_reduced(x, channels, 0), _margins(affine))
+    summed = F.pad(_reduced(x, channels.flatten()), _margins(affine))
     factors = taps.flatten()
     terms = [factors[k] * summed[window] for k, window in enumerate(_windows(affine, x, taps))]
     return stored(_total(terms))
@@ -99,6 +109,66 @@ def stored(value: Tensor) -> Tensor:
         return value
     result: Tensor = _Stored.apply(value)
     return result
+
+
+class _FusedSums(torch.autograd.Function):
+    """:func:`one_channel` in compiled training, with a backward pass that makes one sweep over x.
+
+    The gradient of the one output channel, padded, stays a small tensor; each tap sees a window of it. What autograd
+    would derive lays every map out for all channels.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:
+        return _one_channel(affine, x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.affine, x, weight = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        affine: Affine = ctx.affine
+        taps = _taps_first(weight)
+        spread = _spread_back(affine, grad, x, weight)
+        windows = [spread[window] for window in _mirrored_windows(affine, x, weight)]  # [batch, 1, positions...] each
+        last = has_channels_last(x)
+        if last:  # so that results have the layout of x
+            x, windows = x.movedim(1, -1), [window.movedim(1, -1) for window in windows]
+        shape = (-1,) if last else (-1, *(1,) * (x.dim() - 2))
+        g_x = _total([window * taps[k].view(shape) for k, window in enumerate(windows)])
+        others = [d for d in range(x.dim()) if d != (x.dim() - 1 if last else 1)]
+        g_taps = torch.stack([(x * window).sum(others) for window in windows])  # [taps, in]
+        return None, g_x.movedim(-1, 1) if last else g_x, g_taps.T.reshape(weight.shape)
+
+
+def _spread_back(affine: Affine, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The output's gradient at the places of the input, with zeros between strides and around."""
+    assert affine.stride is not None
+    dims = len(affine.stride)
+    for axis, step in enumerate(affine.stride, start=2):
+        if step > 1:
+            apart = grad.unsqueeze(axis + 1)
+            grad = F.pad(apart, [0, 0] * (grad.dim() - 1 - axis) + [0, step - 1]).flatten(axis, axis + 1)
+    margins: list[int] = []
+    for axis in range(dims):
+        reach = affine.dilation[axis] * (weight.shape[axis + 2] - 1)
+        before = reach - affine.padding[axis]
+        margins = [before, x.shape[axis + 2] + reach - before - grad.shape[axis + 2], *margins]
+    return stored(F.pad(grad, margins))
+
+
+def _mirrored_windows(affine: Affine, x: Tensor, weight: Tensor) -> Iterator[tuple[Any, ...]]:
+    """For each tap of the kernel, the part of :func:`_spread_back` that reaches the input through it."""
+    kernel = weight.shape[2:]
+    for place in itertools.product(*(range(taps) for taps in kernel)):
+        sides = zip(place, kernel, affine.dilation, x.shape[2:], strict=True)
+        starts = [(gap * (taps - 1 - k), size) for k, taps, gap, size in sides]
+        yield ..., *(slice(start, start + size) for start, size in starts)
 
 
 class _Stored(torch.autograd.Function):
@@ -134,7 +204,7 @@ def one_channel_gradients(
     taps = weight[0].flatten(1)  # [in, taps]
     maps = _shifted_back(affine, grad, x, weight)  # [taps, batch, positions...]
     g_x = g_weight = None
-    if _channels_last(x):
+    if has_channels_last(x):
         flat = maps.flatten(1)  # [taps, batch · positions]
         if to_x:
             g_x = (flat.T @ taps.T).view(len(x), *x.shape[2:], -1).movedim(-1, 1)
@@ -154,21 +224,22 @@ def _is_reduced(weight: Tensor) -> bool:
     return is_fused() and math.prod(weight.shape[2:]) <= MOST_FUSED_TAPS
 
 
-def _reduced(x: Tensor, weight: Tensor, tap: int) -> Tensor:
-    """Σ_j b_jk x_j for one tap k: [batch, 1, positions...]."""
-    return (x * weight[0].flatten(1)[:, tap].view(-1, *(1,) * (x.dim() - 2))).sum(1, keepdim=True)
+def _taps_first(weight: Tensor) -> Tensor:
+    """b as [taps, in], stored so: with channels apart in memory, the compiler transposes x for each use of it."""
+    return stored(weight[0].flatten(1).T.contiguous())
+
+
+def _reduced(x: Tensor, channels: Tensor) -> Tensor:
+    """Σ_j b_j x_j: [batch, 1, positions...]."""
+    return (x * channels.view(-1, *(1,) * (x.dim() - 2))).sum(1, keepdim=True)
 
 
 def _maps(x: Tensor, weight: Tensor) -> Tensor:
     """Σ_j b_jk x_j for each tap k: [batch, taps, positions...]."""
     taps = weight[0].flatten(1)  # [in, taps]
-    if _channels_last(x):
+    if has_channels_last(x):
         return (x.movedim(1, -1) @ taps).movedim(-1, 1)
     return (taps.T @ x.flatten(2)).unflatten(2, x.shape[2:])
-
-
-def _channels_last(x: Tensor) -> bool:
-    return x.dim() > 2 and x.stride(1) == 1 and x.shape[1] > 1
 
 
 def _margins(affine: Affine) -> list[int]:

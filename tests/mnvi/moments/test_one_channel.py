@@ -29,6 +29,20 @@ def laid_out(shape: tuple[int, ...], last: bool) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last) if last and len(shape) == 4 else x
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_for_the_compiler_are_those_of_torchs_convolution(case: str, last: bool) -> None:
+    torch.manual_seed(0)
+    affine, shape, kernel = CASES[case]
+    x, weight = laid_out(shape, last).requires_grad_(), laid_out(kernel, last).requires_grad_()
+    expected = affine(x, weight)
+    grad = torch.randn_like(expected)
+    with for_compiler():
+        out = one_channel(affine, x, weight)
+        found = torch.autograd.grad(out, (x, weight), grad)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, (x, weight), grad))
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("case", CASES)

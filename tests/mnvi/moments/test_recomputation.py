@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import mnvi
+from mnvi.moments.activations.relu import formula, relu
 from mnvi.moments.recomputation import is_recomputed, recomputed
 
 BACKEND = "aot_eager_decomp_partition"  # divides forward and backward as the default backend does, without a compiler
@@ -53,6 +54,25 @@ def test_compiled_training_keeps_each_layers_output_once(variance: str) -> None:
     shapes = kept(compiled)
     # a mean; with exact variances also the variance, and the second moments that the next layer reads
     assert shapes.count((4, 32, 7, 7)) == (3 if variance == "exact" else 1)
+
+
+def test_the_compiled_backward_pass_of_a_relu_computes_no_derivatives_of_its_ingredients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the gradients of Φ and φ/σ, which are zero, are computed")
+
+    monkeypatch.setattr(formula, "gradients_of_ingredients", refuse)
+    mean, var = torch.randn(5, requires_grad=True), torch.rand(5, requires_grad=True)
+
+    @torch.compile(backend=BACKEND)
+    def loss(mean: Tensor, var: Tensor) -> Tensor:
+        expectation, variance = relu(mean, var)
+        return expectation.sum() + variance.sum()
+
+    expectation, variance = relu(mean, var)
+    expected = torch.autograd.grad(expectation.sum() + variance.sum(), (mean, var))
+    torch.testing.assert_close(torch.autograd.grad(loss(mean, var), (mean, var)), expected)
 
 
 def test_compiled_relu_and_max_pool_keep_only_the_winners() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from mnvi.moments._torch import is_compiling, is_wrapped
 from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
+from mnvi.moments.memory_order import in_memory_order
 from mnvi.moments.normal import Deviation
 from mnvi.moments.recomputation import is_recomputed, recomputed
 from mnvi.moments.tracing import Destination
@@ -66,7 +67,7 @@ def _in_blocks(mean: Tensor, var: Tensor, floor: float) -> Moments:
 
 def _recomputed(mean: Tensor, var: Tensor, floor: float) -> Moments:
     """The compiler would save E, V, Φ and φ/σ; the backward pass computes them again from μ and σ²."""
-    moments: Moments = recomputed(_with_backward, mean, var, floor)
+    moments: Moments = in_memory_order(lambda m, v: recomputed(_with_backward, m, v, floor), mean, var)
     return moments
 
 

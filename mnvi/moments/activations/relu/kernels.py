@@ -40,7 +40,8 @@ class ReLU(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
         mean, var = inputs
         expectation, _, cdf, slope = output
-        if is_traced():
+        ctx.of_first_order = is_traced()
+        if ctx.of_first_order:
             ctx.mark_non_differentiable(cdf, slope)
         ctx.set_materialize_grads(False)  # no zeros for the outputs that have no gradient
         ctx.save_for_backward(expectation, cdf, slope)
@@ -54,7 +55,8 @@ class ReLU(torch.autograd.Function):
         g_mean = torch.zeros_like(expectation) if g_mean is None else g_mean
         g_var = torch.zeros_like(cdf) if g_var is None else g_var
         tensors = g_mean, g_var, expectation, cdf, slope
-        higher = g_cdf is not None or g_slope is not None
+        # compiled code may hand over zeros where there is no gradient
+        higher = not ctx.of_first_order and (g_cdf is not None or g_slope is not None)
         if not higher and not torch.is_grad_enabled() and blockable(*tensors):
             return _blocked_gradients(*tensors)
         to_mean, to_var = formula.gradients(*tensors)
