@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
+from mnvi.likelihoods._sampling import common_noise
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.samples import Samples
 
@@ -96,10 +96,7 @@ def _noise(likelihood: Likelihood, out: Any) -> Tensor | None:
         return None
     if not isinstance(out, Gaussian):
         return None
-    count, dim = likelihood.num_samples, likelihood.class_dim % out.dim()
-    noise = torch.randn(-(-count // 2), out.shape[dim], generator=torch.Generator().manual_seed(_SEED))
-    noise = torch.cat([noise, -noise])[:count].to(out.mean)
-    return noise.view([count] + [size if place == dim else 1 for place, size in enumerate(out.shape)])
+    return common_noise(likelihood.num_samples, out.shape, likelihood.class_dim, _SEED).to(out.mean)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -22,6 +22,27 @@ _IN_CACHE = 1 << 20
 def fits(out: Gaussian | JointGaussian, num_samples: int, max_elements: int) -> bool:
     """Whether all samples of an output may be in memory at once."""
     return num_samples * out.mean.numel() <= max_elements
+
+
+def common_noise(num_samples: int, shape: Sequence[int], class_dim: int, seed: int) -> Tensor:
+    r"""Noise of logits that is the same for every example, :math:`\varepsilon^{s + S/2} = -\varepsilon^s`.
+
+    Args:
+        num_samples: S.
+        shape: of the logits.
+        class_dim: the dimension of the classes; in all others the noise has size 1.
+        seed: of the generator, which runs on the CPU so that all devices draw the same numbers.
+
+    Example:
+        >>> noise = common_noise(4, (8, 10), -1, seed=0)
+        >>> noise.shape, bool((noise[2:] == -noise[:2]).all())
+        (torch.Size([4, 1, 10]), True)
+    """
+    place = class_dim % len(shape)
+    source = torch.Generator("cpu").manual_seed(seed)
+    half = torch.randn(-(-num_samples // 2), shape[place], generator=source, device="cpu")
+    sizes = [size if d == place else 1 for d, size in enumerate(shape)]
+    return torch.cat([half, -half])[:num_samples].view(num_samples, *sizes)
 
 
 def in_parts(

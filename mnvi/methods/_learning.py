@@ -55,5 +55,5 @@ def maximise_elbo(
 
 def in_batches(x: Tensor, y: Tensor, size: int, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Batches of about the same size, in a random but fixed order."""
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
+    order = torch.randperm(len(x), generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(x.device)
     return [(x[rows], y[rows]) for rows in order.tensor_split(max(1, round(len(x) / size)))]

@@ -65,7 +65,7 @@ def binary_entropy(mean: Tensor, var: Tensor) -> Tensor:
 def _binary_entropy(mean: Tensor, var: Tensor) -> Tensor:
     sigma = bounded_sqrt(var, _WIDE)
     narrow = (column(_WEIGHTS, mean) * coin_entropy(mean + column(_NODES, mean) * sigma)).sum(0)
-    grid = _STEP * torch.arange(-_LAST, _LAST + 1, dtype=torch.float64)
+    grid = _STEP * torch.arange(-_LAST, _LAST + 1, dtype=torch.float64, device="cpu")
     heights = coin_entropy(grid) * _STEP
     wide = bounded_sqrt(var).clamp(min=_WIDE)
     mass = density((column(grid.tolist(), mean) - mean) / wide) / wide

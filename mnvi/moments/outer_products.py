@@ -135,8 +135,8 @@ def _non_negative_terms(affine: Affine, matrix: Tensor, count: int) -> list[Fact
     moved = grouped.movedim(outputs, 1)
     flat = moved.flatten(2)  # [groups, outputs, inputs · taps]
     tiny = torch.finfo(matrix.dtype).tiny
-    started = torch.Generator().manual_seed(0)
-    columns = torch.rand(len(flat), count, flat.shape[2], generator=started).to(flat) + 0.5
+    started = torch.Generator("cpu").manual_seed(0)
+    columns = torch.rand(len(flat), count, flat.shape[2], generator=started, device="cpu").to(flat) + 0.5
     columns = columns * flat.sum(1, keepdim=True)
     columns = columns / columns.sum(2, keepdim=True).clamp(min=tiny)
     rows = flat.sum(2, keepdim=True).expand(-1, -1, count) / count

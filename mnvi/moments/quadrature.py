@@ -42,7 +42,7 @@ def gauss_legendre(order: int) -> list[tuple[float, float]]:
 
 
 def _golub_welsch(off_diagonal: list[float]) -> list[tuple[float, float]]:
-    matrix = torch.diag(torch.tensor(off_diagonal, dtype=torch.float64), 1)
+    matrix = torch.diag(torch.tensor(off_diagonal, dtype=torch.float64, device="cpu"), 1)
     nodes, vectors = torch.linalg.eigh(matrix + matrix.T)
     nodes = 0.5 * (nodes - nodes.flip(0))  # symmetric to the last bit, so that odd moments vanish
     weights = vectors[0].square()

@@ -14,16 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import is_compiling, outside_of_traces
+from mnvi.moments._torch import is_compiling
 from mnvi.rules.dependence_warning import warn
-from mnvi.rules.entries import can_be_read, name_of_path
+from mnvi.rules.entries import can_be_read, name_of_path, numbered, remembered
 from mnvi.rules.steps import Path, Step
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.origin import Origin, origin_of
 
+_DIM_AT = {"index_select": 1, "gather": 1, "take_along_dim": 2}  # position of the argument `dim`
 _LARGEST = 1 << 24  # entries; numbering more of them costs more than the warning is worth
-_MOST = 256  # remembered answers
-_ANSWERS: dict[tuple, bool] = {}
 
 
 class Joined:
@@ -50,7 +49,7 @@ class Joined:
         pieces = []
         for part in self.parts:
             if isinstance(part, torch.Size):
-                pieces.append(torch.arange(part.numel()).view(part) + self._starts[id(part)])
+                pieces.append(numbered(part) + self._starts[id(part)])
             else:
                 pieces.append(_numbers(part) + self._starts[_source(part)[0]])
         joined: Tensor = self.function(pieces, *self.args, **self.kwargs)
@@ -132,17 +131,10 @@ def _meet(link: Origin, dims: list[int], groups: int) -> bool:
     if along is not None and along.isdisjoint(dims):
         return False
     own = _name(link)
-    key = (own, tuple(link.shape), tuple(dims), groups)
-    if own is not None and key in _ANSWERS:
-        return _ANSWERS[key]
-    if link.shape.numel() > _LARGEST or not _readable(link):
+    if link.shape.numel() > _LARGEST or (own is None and not _readable(link)):
         return False
-    with outside_of_traces(), torch.no_grad():
-        answer = _repeats(_numbers(link), dims, groups)
-    if own is not None:
-        if len(_ANSWERS) >= _MOST:
-            _ANSWERS.clear()
-        _ANSWERS[key] = answer
+    key = None if own is None else (_repeats, own, tuple(link.shape), tuple(dims), groups)
+    answer: bool = remembered(key, lambda: _repeats(_numbers(link), dims, groups))
     return answer
 
 
@@ -174,17 +166,21 @@ def _copied_dims(link: Origin) -> set[int] | None:
 def _copied_by(step: Step, before: torch.Size, after: torch.Size) -> set[int] | None:
     name = step.known.plain
     if step.spreads or name in ("expand", "broadcast_to", "repeat", "tile"):
-        if any(path.moves for path in step.paths):
+        return None if any(path.moves for path in step.paths) else _grown(before, after)
+    if name in _DIM_AT:
+        place = _DIM_AT[name]
+        dim = step.kwargs.get("dim", step.args[place] if len(step.args) > place else None)
+        if not isinstance(dim, int):
             return None
-        return {d for d in range(-len(after), 0) if -d > len(before) or before[d] != after[d]}
-    if name in ("index_select", "gather", "take_along_dim"):
-        dim = step.kwargs.get("dim", step.args[1] if len(step.args) > 1 else None)
-        if name == "take_along_dim":
-            dim = step.kwargs.get("dim", step.args[2] if len(step.args) > 2 else None)
-        return {dim if dim < 0 else dim - len(before)} if isinstance(dim, int) else None
+        spread = _grown(before, after) if name == "take_along_dim" else set()  # it broadcasts value and indices
+        return {dim if dim < 0 else dim - len(before), *spread}
     if name == "getitem" and isinstance(step.args[1], Tensor):  # rows
         return set(range(-len(after), 1 - len(before)))
     return None
+
+
+def _grown(before: torch.Size, after: torch.Size) -> set[int]:
+    return {d for d in range(-len(after), 0) if -d > len(before) or before[d] != after[d]}
 
 
 def _source(link: Origin) -> tuple[int, int]:
@@ -195,7 +191,7 @@ def _source(link: Origin) -> tuple[int, int]:
 
 def _numbers(link: Origin) -> Tensor:
     root = link.root
-    numbers = torch.arange(root.shape.numel()).view(root.shape) if root.joined is None else root.joined.numbers()
+    numbers = numbered(root.shape) if root.joined is None else root.joined.numbers()
     return Path(link.steps_from(root)).indices(numbers).cpu()
 
 

@@ -12,7 +12,7 @@ from mnvi.moments._torch import is_compiling, outside_of_traces, values_can_be_r
 from mnvi.rules.steps import Path, Step, tensors_in
 
 _MOST = 256  # remembered answers
-_ANSWERS: dict[tuple | None, Any] = {}
+_ANSWERS: dict[tuple, Any] = {}
 
 
 def same_entries(shape: torch.Size, paths: list[Path]) -> bool | Tensor | None:
@@ -151,22 +151,43 @@ def _asked(question: Callable[[list[Tensor]], Any], shape: torch.Size, paths: li
     if is_compiling():
         return _compared(_entries(shape, paths)) if question is _compared else None
     key = _key(question, shape, paths)
-    if key in _ANSWERS:
-        return _ANSWERS[key]
-    if not all(can_be_read(path) for path in paths):
+    if key is None and not all(can_be_read(path) for path in paths):
         return None
+    return remembered(key, lambda: question(_entries(shape, paths)))
+
+
+def remembered(key: tuple | None, answer: Callable[[], Any]) -> Any:
+    """What a function answers, asked once for each key; None as the key asks each time.
+
+    Example:
+        >>> remembered(("an example", 1), lambda: "first"), remembered(("an example", 1), lambda: "second")
+        ('first', 'first')
+    """
+    if key is not None and key in _ANSWERS:
+        return _ANSWERS[key]
     with outside_of_traces(), torch.no_grad():
-        answer = question(_entries(shape, paths))
+        found = answer()
     if key is not None:
         if len(_ANSWERS) >= _MOST:
             _ANSWERS.clear()
-        _ANSWERS[key] = answer
-    return answer
+        _ANSWERS[key] = found
+    return found
+
+
+def numbered(shape: torch.Size) -> Tensor:
+    """A number for each entry, on the CPU whatever torch's default device is.
+
+    Example:
+        >>> numbered(torch.Size([2, 2]))
+        tensor([[0, 1],
+                [2, 3]])
+    """
+    return torch.arange(shape.numel(), device="cpu").view(shape)
 
 
 def _entries(shape: torch.Size, paths: list[Path]) -> list[Tensor]:
     """For each path, the numbers of the entries that it leads to."""
-    numbers = torch.arange(shape.numel()).view(shape)
+    numbers = numbered(shape)
     return [path.indices(numbers).to(numbers.device) for path in paths]
 
 

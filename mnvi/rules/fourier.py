@@ -85,7 +85,7 @@ class Spectrum:
         if isinstance(factor, Gaussian | Spectrum):
             raise NoRuleError(f"no rule for a spectrum times a {type(factor).__name__}; {_WAY_OUT}")
         weight = factor if self.weight is None else self.weight * factor
-        return replace(self, weight=weight if isinstance(weight, Tensor) else torch.full((), weight))
+        return replace(self, weight=weight if isinstance(weight, Tensor) else torch.full((), weight, device="cpu"))
 
     __rmul__ = __mul__
 
@@ -137,7 +137,7 @@ def _back(default: Sequence[int] | None, plural: bool) -> Callable:
                 f"no rule for an inverse of length {sizes} of a transform of length {list(input.sizes)}; pass the "
                 "length of the input"
             )
-        x, weight = input.source, torch.ones(()) if input.weight is None else input.weight
+        x, weight = input.source, torch.ones((), device="cpu") if input.weight is None else input.weight
         ones = [shape[d] if d in dims else 1 for d in range(-len(shape), 0)]
         weight = weight.to(x.device) * torch.ones(ones, dtype=x.var.dtype, device=x.device)
         mean, var = fourier.filtered(widened(x.mean), x.var, weight + 0j, sizes, dims)

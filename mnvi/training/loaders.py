@@ -35,7 +35,7 @@ class Table:
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         count = self.num_examples
-        order = torch.randperm(count) if self.shuffle else torch.arange(count)
+        order = (torch.randperm if self.shuffle else torch.arange)(count, device="cpu")
         for rows in order.split(self.batch_size):
             yield tuple(column[rows.to(column.device)] for column in self.columns)
 

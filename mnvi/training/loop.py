@@ -103,7 +103,7 @@ class Loop:
         """One epoch: a pass over the training data, then the scores on the validation data."""
         self.objective.train()
         count = count_batches(self.batches)
-        sums, examples = torch.zeros(3, dtype=torch.float64), 0
+        sums, examples = torch.zeros(3, dtype=torch.float64, device="cpu"), 0
         for i, (x, y) in enumerate(self.batches):
             self._set_rate((self.epoch + (i / count if count else 0.0)) / epochs)
             terms = self._step(moved(x, self.device), y.to(self.device, non_blocking=True))

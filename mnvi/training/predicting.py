@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical
 
 from mnvi.likelihoods import CategoricalLikelihood, Likelihood
+from mnvi.likelihoods._sampling import common_noise
 from mnvi.methods.montecarlo import seeded
 from mnvi.training.fitted import Fitted, likelihood_of
 from mnvi.training.loaders import inputs, moved
@@ -113,11 +114,8 @@ def same_for_all(likelihood: Likelihood, out: Any, seed: int) -> Any:
     count = likelihood.num_samples
     if not isinstance(out, Gaussian) or out.numel() * count > likelihood.max_elements:
         return out
-    place = likelihood.class_dim % out.dim()
-    noise = torch.randn(-(-count // 2), out.shape[place], generator=torch.Generator().manual_seed(seed))
-    noise = torch.cat([noise, -noise])[:count].to(out.mean)
-    shape = [count] + [size if i == place else 1 for i, size in enumerate(out.shape)]
-    return Samples(out.mean + out.std * noise.view(shape))
+    noise = common_noise(count, out.shape, likelihood.class_dim, seed)
+    return Samples(out.mean + out.std * noise.to(out.mean))
 
 
 @contextmanager

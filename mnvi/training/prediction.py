@@ -74,7 +74,11 @@ class Prediction:
         check_number("Prediction.interval: level", level, above=0, below=1)
         if self.mean is None:
             raise TypeError("Prediction: classes have no interval; read probs")
-        half = math.sqrt(2) * float(torch.special.erfinv(torch.tensor(level, dtype=torch.float64))) * self.total
+        half = (
+            math.sqrt(2)
+            * float(torch.special.erfinv(torch.tensor(level, dtype=torch.float64, device="cpu")))
+            * self.total
+        )
         return self.mean - half, self.mean + half
 
     def numpy(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Referral:
         check_number("Referral.at_error: error", error, least=0)
         order, errors = _remaining(prediction, targets)
         # Equal uncertainties are referred together, so a cut is possible only where the next one is larger.
-        possible = (errors <= error) & torch.cat([order[1:] > order[:-1], torch.tensor([True])])
+        possible = (errors <= error) & torch.cat([order[1:] > order[:-1], torch.tensor([True], device="cpu")])
         if not bool(possible.any()):
             raise ValueError(
                 f"Referral.at_error: error={error} cannot be reached, however many examples are referred; the lowest "
@@ -87,7 +87,7 @@ def most_uncertain(prediction: Prediction, rate: float) -> Tensor:
     check_number("predict: refer", rate, least=0, most=1, because="a share of the data, or a mnvi.Referral")
     total = prediction.total
     count = math.floor(rate * total.numel() * (1 + 1e-12))
-    chosen = torch.zeros(total.numel(), dtype=torch.bool)
+    chosen = torch.zeros(total.numel(), dtype=torch.bool, device=total.device)
     chosen[total.flatten().argsort(descending=True, stable=True)[:count]] = True
     return chosen.view(total.shape)
 
@@ -101,7 +101,7 @@ def _remaining(prediction: Prediction, targets: Tensor) -> tuple[Tensor, Tensor]
             "expected one target for each"
         )
     total, order = prediction.total.flatten().sort(stable=True)
-    counts = torch.arange(1, len(total) + 1, dtype=torch.float64)
+    counts = torch.arange(1, len(total) + 1, dtype=torch.float64, device=total.device)
     if prediction.mean is None:
         wrong = (prediction.labels != targets).flatten()[order].double()
         return total, wrong.cumsum(0) / counts

@@ -163,10 +163,10 @@ class Origin:
             others.append(base)
         if not others:
             return
-        numbers = torch.arange(top.shape.numel()).view(top.shape)
-        place = torch.full((top.shape.numel(),), -1)
+        numbers = torch.arange(top.shape.numel(), device="cpu").view(top.shape)
+        place = torch.full_like(numbers, -1).flatten()
         own = _moved(numbers, self, top).flatten()
-        place[own] = torch.arange(own.numel())
+        place[own] = torch.arange(own.numel(), device=place.device)
         fresh = Origin(top.shape)
         for other in others:
             link = other.origin

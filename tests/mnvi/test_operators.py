@@ -39,18 +39,20 @@ def _launched(step: Callable[[], Any]) -> Counter[str]:
     return counting.launched
 
 
-@pytest.mark.parametrize(("options", "most"), [({}, 1693), (mnvi.options.PAPER, 1664)], ids=["default", "paper"])
-def test_training_step_of_resnet18_launches_a_bounded_number_of_operators(options: dict, most: int) -> None:
+@pytest.mark.parametrize(("options", "most"), [({}, 10.55), (mnvi.options.PAPER, 10.35)], ids=["default", "paper"])
+def test_training_step_of_resnet18_launches_a_bounded_multiple_of_the_plain_operators(
+    options: dict, most: float
+) -> None:
     torch.manual_seed(0)
     plain = mnvi.models.resnet18(10)
     net = mnvi.convert(plain, mnvi.MultiplicativeNoise(1e-4))
     objective = mnvi.Objective(net, mnvi.ELBO(mnvi.CategoricalLikelihood(), num_data=50_000))
     x, y = torch.randn(2, 3, 32, 32), torch.tensor([0, 1])
-    assert sum(_launched(lambda: F.cross_entropy(plain(x), y).backward()).values()) == 161
+    without_noise = sum(_launched(lambda: F.cross_entropy(plain(x), y).backward()).values())
     with mnvi.options(**options):
         launched = _launched(lambda: objective(x, y).loss.backward())
     assert launched["convolution"] == launched["convolution_backward"] == 2 * CONVOLUTIONS
-    assert sum(launched.values()) <= most
+    assert sum(launched.values()) <= most * without_noise
 
 
 def test_divergence_of_resnet18_shares_operators_among_layers() -> None:

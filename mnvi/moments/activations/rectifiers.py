@@ -44,7 +44,7 @@ Table = tuple[list[float], list[float], list[float]]
 
 def _table(function: Callable[[Tensor], Tensor]) -> Table:
     """z, h₁(z)·Δ and h₂(z)·Δ at the nodes."""
-    z = _STEP * torch.arange(_FIRST, _LAST + 1, dtype=torch.float64)
+    z = _STEP * torch.arange(_FIRST, _LAST + 1, dtype=torch.float64, device="cpu")
     value = function(z)
     smooth = z * tail(-z) + density(z)
     return z.tolist(), ((value - smooth) * _STEP).tolist(), ((value.square() - z * smooth) * _STEP).tolist()

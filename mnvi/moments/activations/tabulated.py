@@ -214,8 +214,8 @@ class Table:
 
     def _make(self) -> Tensor:
         columns, rows = 2 * math.ceil(self._x_end / self._steps[0]) + 1, math.ceil(self._y_end / self._steps[1]) + 1
-        x = torch.linspace(-self._x_end, self._x_end, columns, dtype=torch.float64)
-        y = torch.linspace(0, self._y_end, rows, dtype=torch.float64)[:, None]
+        x = torch.linspace(-self._x_end, self._x_end, columns, dtype=torch.float64, device="cpu")
+        y = torch.linspace(0, self._y_end, rows, dtype=torch.float64, device="cpu")[:, None]
         mean = self._mean_at(x).expand(rows, -1).contiguous()
         var = (self._unit**2 * torch.expm1(2 * y).clamp(min=_NO_NOISE)).expand(-1, columns).contiguous()
         s = (self._unit**2 + var).sqrt()

@@ -44,15 +44,21 @@ def test_weights_of_another_network_are_refused(released: tuple[nn.Module, Path]
 
 
 @pytest.mark.parametrize("side", [64, 96])
-def test_strides_halve_the_image_as_tensorflow_does(side: int) -> None:
+def test_layers_pad_as_tensorflow_does(side: int) -> None:
+    """TensorFlow's "same": as many zeros as give ceil(size / stride) outputs, and an odd one at the end."""
     net = efficientnet_lite0().eval()
-    sizes = []
-    for layer in net.modules():
-        if isinstance(layer, nn.Conv2d):
-            layer.register_forward_hook(lambda _, inputs, out: sizes.append((inputs[0].shape[-1], out.shape[-1])))
+    pads = [layer for layer in net.modules() if isinstance(layer, nn.ZeroPad2d)]
+    convolutions = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d) and layer.kernel_size[0] > 1]
+    sizes: dict[nn.Module, int] = {}
+    for pad in pads:
+        pad.register_forward_hook(lambda module, inputs, _: sizes.update({module: inputs[0].shape[-1]}))
     with torch.no_grad():
         net(torch.zeros(1, 3, side, side))
-    assert sizes[-1][1] == side // 32
+    assert len(pads) == 17  # of the stem and of each block
+    for pad, layer in zip(pads, convolutions, strict=True):
+        size, stride, kernel = sizes[pad], layer.stride[0], layer.kernel_size[0]
+        total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+        assert tuple(pad.padding) == (total // 2, total - total // 2) * 2
 
 
 def test_little_noise_keeps_the_classes(released: tuple[nn.Module, Path]) -> None:

@@ -31,6 +31,9 @@ ADDED: dict[str, Callable[[Any], Any]] = {
     "index_select, sum": lambda x: x.index_select(0, ROWS).sum(0),
     "two index tensors, sum": lambda x: x[ROWS, ROWS].sum(),
     "gather, sum": lambda x: x.gather(0, ROWS[:, None].expand(4, 6)).sum(0),
+    "take_along_dim, sum": lambda x: x.take_along_dim(ROWS[:, None].expand(4, 6), 0).sum(0),
+    "take_along_dim that broadcasts, sum": lambda x: x[:, :1].take_along_dim(ROWS[:, None].expand(4, 6), 0).sum(1),
+    "take_along_dim of flat entries": lambda x: torch.take_along_dim(x, ROWS).sum(),
     "cat with a function, layer": lambda x: LAYER(torch.cat([x, torch.relu(x)], -1)),
     "cat with the negative, einsum": lambda x: torch.einsum("bi,oi->bo", torch.cat((x, -x), dim=1), WEIGHT),
     "cat with another value between": lambda x: torch.cat([x, gaussian(4, 2), 2 * x], 1).sum(1),
@@ -51,6 +54,7 @@ ADDED: dict[str, Callable[[Any], Any]] = {
 SILENT: dict[str, Callable[[Any], Any]] = {
     "copies along other dimensions": lambda x: x[:, None].expand(4, 5, 6).sum(-1),
     "copied rows": lambda x: F.linear(torch.relu(x[ROWS]).repeat(1, 1), torch.ones(2, 6).double()),
+    "take_along_dim of rows, sum": lambda x: x.take_along_dim(ROWS[:, None], 0).sum(1),
     "cat along the batch": lambda x: torch.cat([x, torch.relu(x)]).sum(1),
     "cat of different parts": lambda x: torch.cat([-x[:, 3:], x[:, :3]], -1).sum(-1),
     "cat with a layer's result": lambda x: torch.cat([x, LAYER(torch.cat([x, gaussian(4, 6)], 1))], 1).sum(1),

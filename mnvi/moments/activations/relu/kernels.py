@@ -210,7 +210,7 @@ def blockable(first: Tensor, *others: Tensor) -> bool:
 def _blocks(tensors: Sequence[Tensor], scratch: int, block: int = _BLOCK) -> Iterator[tuple[Tensor, ...]]:
     """Corresponding blocks of all tensors, plus scratch blocks; work on them stays in the cache."""
     flat = [cast(Tensor, in_memory_order(t)) for t in tensors]
-    spare = [torch.empty(block, dtype=tensors[0].dtype) for _ in range(scratch)]
+    spare = [tensors[0].new_empty(block) for _ in range(scratch)]
     for pieces in zip(*(t.split(block) for t in flat), strict=True):
         yield *pieces, *(t[: len(pieces[0])] for t in spare)
 
