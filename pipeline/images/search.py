@@ -1,5 +1,9 @@
 """Chooses a cell's hyperparameters by validation NLL: Ray Tune searches its grid, ASHA ends trials that fall behind.
 
+ASHA compares trials of the same epoch. Early epochs say little: the order of a few points after one epoch depends on
+rounding. So a trial is safe for the first third of its schedule, and a search in which all trials together see few
+images is not cut at all, because it would gain a minute or two.
+
 Every trial has its own folder for its checkpoints and, once it has ended, its record. After a kill, the search hands
 all trials to a new Tune: ended trials report their epochs again, which restores what ASHA knew, and the others resume
 from their checkpoints.
@@ -20,7 +24,7 @@ from pipeline import cluster, searching, state, storage, tracking
 from pipeline.console import progress
 from pipeline.errors import Diverged, StudyError
 from pipeline.images import job as jobs
-from pipeline.images import workers
+from pipeline.images import large_batches, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Data, Job
 from pipeline.images.loop import Epoch
@@ -30,7 +34,8 @@ from pipeline.storage import Anywhere
 
 RECORD = "trial.json"  # written when a trial ends: its entry of trials.json plus its history
 KEEPS_ONE_IN = 3  # of the trials that reach a rung
-RUNGS_FROM = 10  # the first rung is at a tenth of the schedule
+SAFE = 1 / 3  # share of the schedule that every trial goes through: the first rung
+CUT_FROM = 1_000_000  # training images that all trials together would see; a smaller search is not cut
 
 
 def run(cell: Cell) -> None:
@@ -120,6 +125,18 @@ def _end(job: Job, point: Point, failure: str | None) -> None:
         path.unlink()
 
 
+def safe_epochs(cell: Cell) -> int:
+    """The epochs that every trial of the cell's search trains; all of them if the search is small."""
+    trial, limits = short(cell), cell.study.classification
+    found = jobs.summary(cell.data)
+    available = found["rows"]["train"] - found["validation"]
+    images = min(limits.train_examples or available, available)
+    if limits.steps_per_epoch:
+        images = min(limits.steps_per_epoch * large_batches.scaled(trial).batch_size, images)
+    epochs = trial.experiment.epochs
+    return epochs if images * epochs * cell.num_trials < CUT_FROM else math.ceil(epochs * SAFE)
+
+
 class OrderlyASHA(ASHAScheduler):
     """ASHA that asks a trial to stop instead of killing it.
 
@@ -128,10 +145,12 @@ class OrderlyASHA(ASHAScheduler):
     """
 
     def __init__(self, cell: Cell, folder: Anywhere) -> None:
-        epochs = short(cell).experiment.epochs
-        first = max(1, epochs // RUNGS_FROM)
         super().__init__(
-            "epoch", max_t=epochs, grace_period=first, reduction_factor=KEEPS_ONE_IN, stop_last_trials=False
+            "epoch",
+            max_t=short(cell).experiment.epochs,
+            grace_period=safe_epochs(cell),
+            reduction_factor=KEEPS_ONE_IN,
+            stop_last_trials=False,
         )
         self.folder = folder
 

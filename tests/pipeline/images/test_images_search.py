@@ -101,6 +101,26 @@ def test_trials_of_other_settings_are_set_aside_and_what_mlflow_has_not_got_stay
     assert sorted(leftovers(state)) == told
 
 
+@pytest.mark.parametrize(
+    ("cut_from", "epochs", "safe"),
+    [(24 * 4 * 2 + 1, 4, 4), (24 * 4 * 2, 4, 2), (24 * 4 * 2, 7, 3), (24 * 4 * 2, 10, 4)],
+)
+def test_a_small_search_is_not_cut_and_others_from_a_third_of_the_schedule_on(
+    cut_from: int, epochs: int, safe: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two points, 24 images an epoch."""
+    monkeypatch.setattr(search, "CUT_FROM", cut_from)
+    assert search.safe_epochs(searched([1e-3, 1e-4], epochs=epochs)) == safe
+
+
+def test_a_search_is_as_large_as_the_images_that_its_limits_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "CUT_FROM", 4 * 2 * 10)
+    for limit, images in ({"train_examples": 9}, 9), ({"steps_per_epoch": 1}, 8), ({"train_examples": 10}, 10):
+        cell = searched([1e-3, 1e-4])
+        cell = replace(cell, study=replace(cell.study, classification=replace(cell.study.classification, **limit)))
+        assert search.safe_epochs(cell) == (2 if images == 10 else 4)
+
+
 def assert_nothing_is_left() -> None:
     """No placement group, and all CPUs free; Ray takes a moment to say so."""
     deadline = time.monotonic() + PATIENCE
@@ -115,6 +135,7 @@ def assert_nothing_is_left() -> None:
 def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_reports(
     ray_is_up: None, num_workers: int, rates: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(search, "CUT_FROM", 0)
     cell, looks = searched(rates, num_workers), set[tuple[int, int]]()
     monkeypatch.setattr(workers.Shortage, "look", lambda self, *asked: looks.add(asked))
     search.run(cell)
