@@ -93,8 +93,9 @@ docs-serve: setup $(GALLERY)  ## show the site on http://127.0.0.1:8000
 photos: setup  ## uncertainty for a network trained on ImageNet, on photographs of Imagenette: docs/photos.md
 	$(RUN) -m tools.photos
 
-bench: setup  ## speed and memory as ratios to the deterministic network
+bench: setup  ## what uncertainty costs, here and with other packages: docs/speed.md
 	$(RUN) -m benchmarks
+	$(RUN) -m benchmarks.growth
 
 gpu-check: setup  ## try training, compiler, NCCL, export and speed on this machine's GPUs (ten minutes): docs/gpu.md
 	$(RUN) -m tools.gpu_check

@@ -1,65 +1,136 @@
-"""Time and memory of Bayesian networks as ratios to the deterministic network.
+"""What uncertainty costs, with this project and with other packages, beside the deterministic network.
 
-All subjects run in turn, round after round, in one process; a figure is the median over the rounds. On a shared machine
-times drift; ratios within one run drift much less.
+    python -m benchmarks                                           # everything; an hour on two quiet cores
+    python -m benchmarks --models lenet --methods mnvi laplace     # a part
+    python -m benchmarks --again busy                              # once more what a busy machine spoilt
 
-    python -m benchmarks                          # LeNet, AllCNN, ResNet18; writes benchmarks/results/speed.json
-    python -m benchmarks --models lenet --rounds 3    # a part; written only with --output
+Figures go to benchmarks/results/bench.json as soon as they are measured, and from there to docs/speed.md. A run
+measures what the file lacks, or has with another batch size, number of threads or torch; so a run that was stopped
+resumes. On a machine that is never quiet, ``--clock cpu`` gives CPU times on one thread. Other packages are installed
+into build/rivals first.
+
+Each method runs in a process of its own, in turn with the deterministic network in its fastest mode (eager, channels
+last, or compiled with its batch norms folded). A ratio is the median over the rounds. "memory" is what the forward pass
+of a training step keeps for the backward pass. What cannot be measured is recorded with its reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.subjects import METHODS, MODELS, MODES, Subject
-from benchmarks.tables import RESULTS, markdown, ratios
-from benchmarks.timing import conditions, interleaved, kept_for_backward, write
+from benchmarks import rivals
+from benchmarks.measuring import CLOCKS, START, Task, as_argument, conditions, threads
+from benchmarks.subjects import METHODS, MODELS, MODES
+from benchmarks.tables import BUSY, PAGE, RESULTS, best_mode, key_of, rendered, replace_between_marks, same
+from benchmarks.timing import write
+
+QUANTITIES = ("inference", "training", "memory")
+BATCHES = {"lenet": 100, "all_cnn": 32, "resnet18": 32, "mobilenet_v3_small": 16}
+Record = dict[str, Any]
 
 
-def measure(model: str, methods: list[str], modes: list[str], batch: int, rounds: int) -> list[dict]:
-    """One record per method, mode and quantity."""
-    records = []
-    for quantity in ("inference", "training"):
-        subjects = [Subject(model, method, mode, quantity, batch) for method in methods for mode in modes]
-        times = interleaved([subject.step for subject in subjects], rounds)
-        for subject, milliseconds in zip(subjects, times, strict=True):
-            records.append(subject.record(milliseconds=milliseconds))
-    for method in methods:
-        for mode in modes:
-            subject = Subject(model, method, mode, "training", batch)
-            records.append({**subject.record(), "quantity": "memory", "bytes": kept_for_backward(subject)})
-    return records
+def tasks(arguments: argparse.Namespace, model: str, method: str, records: Sequence[Record]) -> Iterator[Task]:
+    """What is still to be measured of a method on a model."""
+    batch = arguments.batch or BATCHES[model]
+    for quantity in arguments.quantities:
+        reference = None
+        if method != "deterministic" and quantity != "memory":
+            reference = best_mode(records, model, quantity)
+        modes = MODES if method == "deterministic" else ("eager", "compiled")
+        known = {record["mode"]: record for record in same(records, model=model, method=method, quantity=quantity)}
+        missing = [mode for mode in modes if mode not in known or outdated(known[mode], batch, arguments)]
+        if method == "deterministic" and missing:
+            missing = list(modes)  # their ratios are to the fastest of them
+        if missing:
+            how = arguments.rounds, arguments.seconds, arguments.clock
+            yield Task(model, method, missing, quantity, batch, *how, reference)
+
+
+def outdated(record: Record, batch: int, arguments: argparse.Namespace) -> bool:
+    """Whether to measure once more what is known."""
+    now = batch, arguments.clock, threads(arguments.clock), torch.__version__
+    if now != (record["batch"], record["clock"], record["threads"], record["versions"]["torch"]):
+        return True
+    busy = (record.get("others") or 0) > BUSY
+    return {"all": True, "failed": "why" in record, "busy": busy, None: False}[arguments.again]
+
+
+def run(wanted: Sequence[Task], limit: float) -> Iterator[Record]:
+    """The records of tasks for one method, from a process of its own, as they come.
+
+    What a process that dies or takes too long leaves out fails, with the reason.
+    """
+    python = rivals.interpreter() if wanted[0].method in rivals.RIVALS else sys.executable
+    missing = {key_of(task.key(mode)): (task, mode) for task in wanted for mode in task.modes}
+    command = [python, "-m", "benchmarks.measuring", *map(as_argument, wanted)]
+    settings: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent.parent}
+    with (
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(command, stderr=complaints, **settings) as process,
+    ):
+        clock = threading.Timer(limit, process.kill)
+        clock.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(START):
+                record = json.loads(line)
+                del missing[key_of(record)]
+                yield record
+        status, in_time = process.wait(), clock.is_alive()
+        clock.cancel()
+        complaints.seek(0)
+        last = ([line.strip() for line in complaints if line.strip()] or ["it said nothing"])[-1]
+    why = f"its process ended with {status}: {last[:100]}" if in_time else f"not done in {limit:.0f} s"
+    for task, mode in missing.values():
+        yield {**task.key(mode), "why": why, **conditions(task)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--batch", type=int, default=100, help="batch size (default: 100)")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds over all subjects (default: 7)")
-    parser.add_argument("--output", type=Path, help="JSON file for the figures (default: speed.json if all run)")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--quantities", nargs="+", choices=QUANTITIES, default=QUANTITIES)
+    parser.add_argument("--batch", type=int, help=f"batch size (default: {BATCHES})")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds at most (default: 9)")
+    parser.add_argument("--seconds", type=float, default=8, help="begin no fourth round after so many (default: 8)")
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: CPU time on one thread, for a busy machine"
+    )
+    parser.add_argument("--limit", type=float, default=900, help="seconds for a method on a model (default: 900)")
+    parser.add_argument("--again", choices=("busy", "failed", "all"), help="also measure these again")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS, help=f"JSON file of the figures (default: {RESULTS.name})"
+    )
     arguments = parser.parse_args()
-    chosen = [set(arguments.models), set(arguments.methods), set(arguments.modes)]
-    if arguments.output is None and chosen == [set(MODELS), set(METHODS), set(MODES)]:
-        arguments.output = RESULTS  # the tables of docs/speed.md need all of it
-    if "deterministic" not in arguments.methods or "eager" not in arguments.modes:
-        parser.error("all figures are compared with the eager deterministic network: keep deterministic and eager")
-
-    torch.manual_seed(0)
-    document = conditions(arguments.batch, arguments.rounds)
-    records: list[dict] = []
-    for model in arguments.models:
-        torch.compiler.reset()
-        records += measure(model, arguments.methods, arguments.modes, arguments.batch, arguments.rounds)
-        print(markdown(model, ratios([r for r in records if r["model"] == model])), flush=True)
-        if arguments.output is not None and arguments.output != RESULTS:
-            write(arguments.output, {**document, "records": records})  # a stop loses at most one model
+    records: list[Record] = json.loads(arguments.output.read_text())["records"] if arguments.output.exists() else []
+    methods = [method for method in METHODS if method == "deterministic" or method in arguments.methods]
+    for model, method in product(arguments.models, methods):
+        wanted = [*tasks(arguments, model, method, records)]
+        for record in run(wanted, arguments.limit) if wanted else ():
+            print(*key_of(record), record.get("why", ""), file=sys.stderr, flush=True)
+            records = [other for other in records if key_of(other) != key_of(record)] + [record]
+            write(arguments.output, {"records": records})
+    print(rendered({"records": records}))
     if arguments.output == RESULTS:
-        write(RESULTS, {**document, "records": records})
+        replace_between_marks(PAGE, "bench", rendered({"records": records}))
+    spoilt = [record for record in records if (record.get("others") or 0) > BUSY]
+    if spoilt:
+        print(
+            f"The machine was too busy to trust {len(spoilt)} of {len(records)} figures, marked ~: other processes "
+            f"used more than {BUSY:.0%} of it. Measure them again when it is quiet: python -m benchmarks --again busy",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

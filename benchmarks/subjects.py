@@ -1,4 +1,7 @@
-"""Subjects to measure: a model, a method, a mode of running it, and a step of inference or training."""
+"""Subjects to measure: a model, a method, a mode of running it, and a step of inference or training.
+
+smfvi is shared mean field, mc_dropout has 8 samples, an ensemble 5 members; other packages: ``rivals.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mnvi
+from benchmarks.rivals import RIVALS, Made, made
+
+
+def mobilenet_v3_small(dropout: float = 0.0) -> nn.Module:
+    from mnvi._torchvision import torchvision
+
+    net: nn.Module = torchvision.models.mobilenet_v3_small(num_classes=10, dropout=dropout)
+    return net
+
 
 MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
     "lenet": (mnvi.models.lenet, (1, 28, 28)),
     "all_cnn": (mnvi.models.all_cnn, (3, 32, 32)),
     "resnet18": (lambda dropout=0.0: mnvi.models.resnet18(10, stem="cifar", dropout=dropout), (3, 32, 32)),
+    "mobilenet_v3_small": (mobilenet_v3_small, (3, 224, 224)),
 }
-METHODS = ("deterministic", "mnvi", "mnvi_factored", "mfvi", "mc_dropout")
+OWN = ("deterministic", "mnvi", "mnvi_factored", "mfvi", "smfvi", "mc_dropout", "ensemble")
+METHODS = (*OWN, *RIVALS)
 MODES = ("eager", "channels_last", "compiled")
 FOLDED = ("folded", "folded, channels_last")  # optimised for inference without the compiler
+DIVIDES_ONLY = "aot_eager_decomp_partition"  # decides what to keep as the default backend does, and compiles nothing
 
 
 @dataclass
@@ -33,13 +48,14 @@ class Subject:
     backend: str = "inductor"  # of torch.compile, in the mode "compiled" of a training step
     step: Callable[[], None] = field(init=False)
     net: nn.Module = field(init=False)
+    _rival: Made | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.net = self._network()
         _, shape = MODELS[self.model]
+        torch.manual_seed(0)
         x, y = torch.randn(self.batch, *shape), torch.randint(10, (self.batch,))
-        if self.mode not in ("eager", "folded"):
-            x = x.to(memory_format=torch.channels_last)
+        self.net = self._network(x, y)
+        x = x.to(memory_format=self._layout)
         self.step = self._inference(x) if self.quantity == "inference" else self._training(x, y)
 
     def record(self, **figures: float) -> dict:
@@ -48,35 +64,51 @@ class Subject:
         }  # fmt: skip
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        if self._rival is not None:
+            return self._rival.loss(x, y)
         out = self.net(x)
         if self.method in ("deterministic", "mc_dropout"):
-            return F.cross_entropy(out if isinstance(out, Tensor) else out.values.flatten(0, 1), y)
+            return F.cross_entropy(out, y)
+        if self.method == "ensemble":
+            return F.cross_entropy(out.values.flatten(0, 1), y.repeat(len(out.values)))
         return self._elbo(out, y, mnvi.kl_divergence(self.net)).loss
 
-    def _network(self) -> nn.Module:
+    def _network(self, x: Tensor, y: Tensor) -> nn.Module:
         torch.manual_seed(0)
         build, _ = MODELS[self.model]
         net = build(dropout=0.1) if self.method == "mc_dropout" else build()
+        if self.method in RIVALS:
+            self._rival = made(self.method, net.train(self.quantity != "inference"), x, y)
+            return self._rival.net.to(memory_format=self._layout)
         if self.method == "mnvi":
             net = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1e-3))
         if self.method == "mnvi_factored":
             net = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1e-3, variance="factored"))
         if self.method == "mfvi":
             net = mnvi.convert(net, mnvi.MeanField(prior_variance=1e-3))
-        if self.mode not in ("eager", "folded"):
-            net = net.to(memory_format=torch.channels_last)
+        if self.method == "smfvi":
+            net = mnvi.convert(net, mnvi.SharedMeanField(prior_variance=1e-3))
+        if self.method == "ensemble":
+            net = mnvi.Ensemble.of(build, num_members=5, seed=0)
         self._elbo = mnvi.ELBO(mnvi.CategoricalLikelihood(num_samples=64), num_data=50_000, kappa=0.01)
-        return net
+        return net.to(memory_format=self._layout)
+
+    @property
+    def _layout(self) -> torch.memory_format:
+        return torch.contiguous_format if self.mode in ("eager", "folded") else torch.channels_last
 
     def _inference(self, x: Tensor) -> Callable[[], None]:
         """Inference as a user would deploy it; "compiled" optimises and compiles the network, "folded" optimises it."""
-        net = self.net.eval()
+        predict: Callable[[Tensor], object] = self.net.eval()
         if self.method == "mc_dropout":
-            net = mnvi.mc_dropout(net, num_samples=8).eval()
-            net = torch.compile(net) if self.mode == "compiled" else net
+            predict = mnvi.mc_dropout(self.net, num_samples=8).eval()
+        if self._rival is not None:
+            predict = self._rival.predict
+        if self._rival is not None or self.method in ("mc_dropout", "ensemble"):
+            predict = torch.compile(predict) if self.mode == "compiled" else predict
         elif self.mode == "compiled" or self.mode in FOLDED:
-            net = mnvi.optimize_for_inference(
-                net,
+            predict = mnvi.optimize_for_inference(
+                self.net,
                 compile=self.mode == "compiled",
                 channels_last=self.mode != "folded",
                 variance="factored" if self.method == "mnvi_factored" else None,
@@ -84,7 +116,7 @@ class Subject:
 
         def step() -> None:
             with torch.no_grad():
-                net(x)
+                predict(x)
 
         return step
 

@@ -1,60 +1,112 @@
-"""Turns figures into ratios, and ratios into tables."""
+"""Turns records into tables, and writes them into docs/speed.md."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from benchmarks import targets
 
-RESULTS = Path(__file__).parent / "results" / "speed.json"
+RESULTS = Path(__file__).parent / "results" / "bench.json"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
-QUANTITIES = ("inference", "training", "memory")
+BUSY = 0.1  # share of the machine in use by other processes from which on a figure is marked
+LABELS = {
+    "deterministic": "deterministic",
+    "mnvi": "MNVI, exact",
+    "mnvi_factored": "MNVI, factored",
+    "mfvi": "MFVI",
+    "smfvi": "shared MFVI",
+    "mc_dropout": "MC Dropout (8)",
+    "ensemble": "ensemble (5)",
+    "fastbnns": "fastbnns",
+    "bayesian_torch": "bayesian-torch (8)",
+    "torch_uncertainty": "torch-uncertainty (8)",
+    "laplace": "laplace-torch",
+}
+Record = dict[str, Any]
 
 
-def ratios(records: list[dict]) -> list[dict]:
-    """Ratios of each figure to that of the eager deterministic network, and to the best deterministic one."""
-    found = []
-    for quantity in QUANTITIES:
-        matching = [record for record in records if record["quantity"] == quantity]
-        figures = {(r["method"], r["mode"]): r.get("milliseconds", r.get("bytes")) for r in matching}
-        eager = figures["deterministic", "eager"]
-        best = min(value for (method, _), value in figures.items() if method == "deterministic")
-        for (method, mode), value in figures.items():
-            row = {"method": method, "mode": mode, "quantity": quantity, "figure": value}
-            found.append({**row, "to_eager": value / eager, "to_best": value / best})
-    return found
+def key_of(record: Record) -> tuple[str, ...]:
+    return tuple(record[name] for name in ("model", "method", "mode", "quantity"))
 
 
-def markdown(model: str, rows: list[dict]) -> str:
-    """``a / b``: ratio to the eager deterministic network / to the best deterministic one."""
+def same(records: Iterable[Record], **wanted: str) -> list[Record]:
+    return [record for record in records if wanted.items() <= record.items()]
+
+
+def best_mode(records: Iterable[Record], model: str, quantity: str) -> str:
+    """The mode in which the deterministic network is fastest."""
+    found = same(records, model=model, method="deterministic", quantity=quantity)
+    sound = [record for record in found if "figure" in record]
+    if not sound:
+        raise SystemExit(f"{model}, {quantity}: the deterministic network failed: {[r.get('why') for r in found]}")
+    return str(min(sound, key=lambda record: record["figure"])["mode"])
+
+
+def markdown(model: str, records: list[Record]) -> str:
+    """A row for each method and mode of a model. Ratios are to the best deterministic network."""
+    here = same(records, model=model)
+    usual = here[0]
+    clock = "CPU time on one thread" if usual["clock"] == "cpu" else f"{usual['threads']} threads"
+    about = f"batch {usual['batch']}, {clock}, torch {usual['versions']['torch']}"
     lines = [
-        f"\n### {model}\n",
-        "| method | mode | inference | training | memory kept for backward |",
-        "| --- | --- | --- | --- | --- |",
+        f"### {model}\n",
+        f"{about[0].upper()}{about[1:]}.\n",
+        "| method | mode | inference | training step | memory kept for backward | parameters |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for method, mode in dict.fromkeys((row["method"], row["mode"]) for row in rows):
-        cells = {r["quantity"]: r for r in rows if (r["method"], r["mode"]) == (method, mode)}
-        text = [f"{cells[q]['to_eager']:.2f} / {cells[q]['to_best']:.2f} ({_unit(cells[q])})" for q in QUANTITIES]
-        lines.append(f"| {method} | {mode} | {' | '.join(text)} |")
-    return "\n".join(lines)
+    reasons: list[str] = []
+    for method, label in LABELS.items():
+        for mode in dict.fromkeys(record["mode"] for record in same(here, method=method)):
+            rows = {record["quantity"]: record for record in same(here, method=method, mode=mode)}
+            cells = [_time(rows.get(quantity), reasons) for quantity in ("inference", "training")]
+            cells.append(_memory(rows.get("memory"), here, reasons))
+            sizes = [record["parameters"] for record in rows.values() if "parameters" in record]
+            cells.append(f"{sizes[0]:,}" if sizes else "–")
+            lines.append(f"| {label} | {mode} | {' | '.join(cells)} |")
+    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, start=1)]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-def _unit(row: dict) -> str:
-    return f"{row['figure'] / 2**20:.0f} MiB" if row["quantity"] == "memory" else f"{row['figure']:.0f} ms"
+def _failed(record: Record | None, reasons: list[str]) -> str | None:
+    """What to show instead of a figure; None if there is one."""
+    if record is None:
+        return "not run"
+    if "why" not in record:
+        return None
+    if record["why"] not in reasons:
+        reasons.append(record["why"])
+    return f"failed: {reasons.index(record['why']) + 1}"
+
+
+def _time(record: Record | None, reasons: list[str]) -> str:
+    if (failed := _failed(record, reasons)) or record is None:
+        return failed or ""
+    doubt = "~" if (record.get("others") or 0) > BUSY else ""
+    return f"{doubt}{record['ratio']:.2f} ({record['low']:.2f}–{record['high']:.2f}; {record['figure']:.3g} ms)"
+
+
+def _memory(record: Record | None, here: list[Record], reasons: list[str]) -> str:
+    if (failed := _failed(record, reasons)) or record is None:
+        return failed or ""
+    plain = same(here, method="deterministic", quantity="memory")
+    least = min((other["figure"] for other in plain if "figure" in other), default=None)
+    ratio = "" if least is None else f"{record['figure'] / least:.2f} "
+    return f"{ratio}({record['figure'] / 2**20:.3g} MiB)"
 
 
 def rendered(document: dict) -> str:
     """All tables of a file that ``python -m benchmarks`` wrote."""
-    models = dict.fromkeys(record["model"] for record in document["records"])
-    tables = [markdown(model, ratios([r for r in document["records"] if r["model"] == model])) for model in models]
-    return "\n".join(tables).strip()
+    records = document["records"]
+    return "\n\n".join(markdown(model, records) for model in dict.fromkeys(record["model"] for record in records))
 
 
 def main() -> None:
     """Writes the tables into docs/speed.md, between their marks."""
-    replace_between_marks(PAGE, "speed", rendered(json.loads(RESULTS.read_text())))
+    replace_between_marks(PAGE, "bench", rendered(json.loads(RESULTS.read_text())))
     replace_between_marks(PAGE, "targets", targets.markdown(json.loads(targets.RESULTS.read_text())))
 
 

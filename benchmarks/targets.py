@@ -20,11 +20,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.subjects import FOLDED, MODELS, MODES, Subject
+from benchmarks.subjects import DIVIDES_ONLY, FOLDED, MODES, Subject
 from benchmarks.timing import conditions, interleaved, kept_for_backward, write
 
 RESULTS = Path(__file__).parent / "results" / "targets.json"
 METHODS = ("mnvi", "mnvi_factored", "mfvi")
+MODELS = ("lenet", "all_cnn", "resnet18")
 QUANTITIES = {
     "inference": "inference",
     "single": "inference, one image",
@@ -33,7 +34,6 @@ QUANTITIES = {
     "memory": "memory kept for backward",
 }
 LABELS = {"mnvi": "MNVI, exact", "mnvi_factored": "MNVI, factored", "mfvi": "MFVI, exact"}
-_DIVIDES_ONLY = "aot_eager_decomp_partition"  # decides what to keep as the default backend does, and compiles nothing
 BATCH = 100
 MEAN_FIELD_TARGET = 1.45  # of MFVI's time to that of MNVI
 TARGETS = {  # the largest ratios that we accept
@@ -51,7 +51,7 @@ def measure(model: str, quantity: str, methods: Iterable[str], batch: int, round
     """One record for each subject: its figure, and what the figure depends on."""
     step = "training" if quantity in ("training", "memory") else "inference"
     batch = 1 if quantity == "single" else batch
-    backend = _DIVIDES_ONLY if quantity == "memory" else "inductor"
+    backend = DIVIDES_ONLY if quantity == "memory" else "inductor"
     subjects = [Subject(model, *pair, step, batch, backend) for pair in _pairs(quantity, methods)]
     if quantity == "memory":
         figures: list[float] = [kept_for_backward(subject) for subject in subjects]
@@ -126,7 +126,7 @@ def merged(records: list[dict], new: list[dict]) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--quantities", nargs="+", choices=list(QUANTITIES), default=list(QUANTITIES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--batch", type=int, default=BATCH, help=f"batch size (default: {BATCH})")
