@@ -19,7 +19,7 @@ TESTING := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast soak lint audit format lock bench faults gpu-check lockfile docs docs-serve study uci images paper cifar photos ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults gpu-check lockfile docs docs-serve study uci images paper cifar photos walk ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*  ## /\1\t/' | expand -t 18
@@ -92,6 +92,9 @@ docs-serve: setup $(GALLERY)  ## show the site on http://127.0.0.1:8000
 
 photos: setup  ## uncertainty for a network trained on ImageNet, on photographs of Imagenette: docs/photos.md
 	$(RUN) -m tools.photos
+
+walk: setup  ## follow docs/walk.md in a new clone with new environments, and record the times: half an hour
+	$(RUN) -m tools.follow_docs
 
 bench: setup  ## what uncertainty costs, here and with other packages: docs/speed.md
 	$(RUN) -m benchmarks

@@ -3,7 +3,8 @@
     python -m tools.screenshots EXPERIMENT                      of the store in mlflow.db, into docs/pictures
     python -m tools.screenshots diabetes --report results/diabetes/report/index.html --browser google-chrome
 
-The experiment must have runs of `evaluate` and two searches. The browser is Chromium or Chrome, found on the PATH.
+The experiment must have runs of `evaluate`. Without searches the scores of its methods are compared instead of trials.
+The browser is Chromium or Chrome, found on the PATH.
 """
 
 from __future__ import annotations
@@ -61,15 +62,13 @@ def pages_of(uri: str, name: str) -> dict[str, str]:
         sys.exit(f"error: {uri} has no experiment {name!r}; run a study first")
     key = experiment.experiment_id
     searches = client.search_runs([key], "tags.stage = 'tune' AND attributes.run_name LIKE '%=%'", max_results=12)
-    scored = client.search_runs([key], "tags.stage = 'evaluate'", max_results=1)
-    if not searches or not scored:
-        sys.exit(
-            f"error: experiment {name!r} has {len(searches)} trials and {len(scored)} evaluations; both are needed"
-        )
-    trials = quote(json.dumps([run.info.run_id for run in searches]))
+    scored = client.search_runs([key], "tags.stage = 'evaluate'", max_results=12)
+    if not scored:
+        sys.exit(f"error: experiment {name!r} has no runs of evaluate; run `dvc repro` first")
+    compared = quote(json.dumps([run.info.run_id for run in searches or scored]))
     return {
         "scores": presentation.view(key),
-        "searches": f"#/compare-runs?runs={trials}&experiments={quote(json.dumps([key]))}",
+        "searches" if searches else "methods": f"#/compare-runs?runs={compared}&experiments={quote(json.dumps([key]))}",
         "evaluation": f"#/experiments/{key}/runs/{scored[0].info.run_id}",
     }
 
