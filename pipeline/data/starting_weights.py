@@ -30,19 +30,31 @@ def load(net: nn.Module, weights: str, network: str) -> None:
 def _state(weights: str, network: str, own: dict[str, Tensor]) -> dict[str, Tensor]:
     if weights in PRETRAINED:
         values = files.read_tensors(released_weights.find(weights), "python -m pipeline.train").values()
+        if len(values) != len(own):
+            raise StudyError(
+                f"weights: {weights} has {len(values)} tensors, but {network} has {len(own)}; they are for "
+                f"{PRETRAINED[weights].network}"
+            )
         return dict(zip(own, values, strict=True))  # in the order of the layers, under other names
     if Path(weights).suffix in (".pt", ".pth"):
-        found = files.read_tensors(weights, "you")
-        state: dict[str, Tensor] = found.get("state_dict", found) if isinstance(found, dict) else found.state_dict()
+        found = files.read_tensors(weights, f"torch.save(net.state_dict(), {weights!r})")
+        state = found.get("state_dict", found) if isinstance(found, dict) else None
+        if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+            raise StudyError(
+                f"weights: {weights}: holds no state_dict; write one with torch.save(net.state_dict(), 'weights.pt')"
+            )
         return state
     from mnvi._torchvision import torchvision
 
     name = network.rpartition(":")[2]
     try:
-        entry: Any = torchvision.models.get_model_weights(name)[weights]
-        released: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
+        offered: Any = torchvision.models.get_model_weights(name)
+    except ValueError as error:
+        raise StudyError(f"network: torchvision has no network {name}, and so no weights {weights} for it") from error
+    try:
+        released: dict[str, Tensor] = offered[weights].get_state_dict(progress=False, check_hash=True)
     except KeyError as error:
-        known = ", ".join(torchvision.models.get_model_weights(name).__members__)
+        known = ", ".join(offered.__members__)
         raise StudyError(f"weights: {weights} is none of {name}'s in torchvision ({known})") from error
     except OSError as error:
         raise StudyError(f"weights: {weights} of {name} cannot be downloaded ({error})") from error
@@ -50,9 +62,9 @@ def _state(weights: str, network: str, own: dict[str, Tensor]) -> dict[str, Tens
 
 
 def _last(net: nn.Module) -> str:
-    """Name of the last linear or convolution layer, whose shape depends on the number of classes."""
+    """Name of the last linear or convolution layer, whose shape depends on the number of classes; "" without one."""
     kinds = (nn.Linear, nn.Conv2d)
-    return [name for name, layer in net.named_modules() if isinstance(layer, kinds)][-1]
+    return next((name for name, layer in reversed([*net.named_modules()]) if isinstance(layer, kinds)), "")
 
 
 def _misfit(own: dict[str, Tensor], state: dict[str, Tensor], last: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import mnvi
 from pipeline import blobs, files, storage
@@ -77,12 +77,19 @@ def state_folder(cell: Cell, stage: str) -> Anywhere:
     return cell.state(stage).absolute() if root is None else root / str(cell.state(stage))
 
 
-def objective(job: Job) -> mnvi.Objective:
+def network(job: Job) -> nn.Module:
+    """The job's network for weights that training has made: it does not read those that training starts from."""
+    net = objective(job, start=False).net
+    assert isinstance(net, nn.Module)
+    return net
+
+
+def objective(job: Job, *, start: bool = True) -> mnvi.Objective:
     """The job's network with the weights that training starts from, and its loss."""
     images = load_images(job.data.folder, "train")
     examples = num_examples(job, len(images))
     return objectives.build(
-        job.cell, job.seed, classes=len(images.classes), channels=images.channels, examples=examples
+        job.cell, job.seed, classes=len(images.classes), channels=images.channels, examples=examples, start=start
     )
 
 

@@ -12,17 +12,20 @@ from pipeline.registry import networks
 LOGIT_SAMPLES = 64
 
 
-def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int) -> mnvi.Objective:
+def build(cell: Cell, seed: int, *, classes: int, channels: int, examples: int, start: bool = True) -> mnvi.Objective:
     """The objective of a cell's method with freshly drawn weights; torch's global generator stays unchanged.
 
     Args:
         seed: seed of the weights.
         examples: N, so that κ = kappa_over_n · N.
+        start: whether to load the weights that the experiment starts from.
     """
     method, dropout = cell.known_method, float(cell.hyperparameters.get("dropout", 0.0))
 
     def factory() -> nn.Module:
-        net: nn.Module = networks.build(cell.experiment, dropout, num_classes=classes, in_channels=channels)
+        net: nn.Module = networks.build(
+            cell.experiment, dropout, start=start, num_classes=classes, in_channels=channels
+        )
         return net
 
     with torch.random.fork_rng(devices=[]):

@@ -83,8 +83,7 @@ class Seed:
     def network(self) -> nn.Module:
         """The trained network, for evaluation."""
         job = Job(self.cell, self.seed, jobs.Data(self.cell.data, ""), self.path.parent)
-        net = jobs.objective(job).net
-        assert isinstance(net, nn.Module)
+        net = jobs.network(job)
         net.load_state_dict(files.read_tensors(self.weights, self.made_by))
         return net.to(self.device).eval()
 

@@ -154,7 +154,7 @@ def _write(cell: Cell, seeds: list[Job], parent: tracking.Run) -> None:
         histories.append(position["history"])
         best[str(job.seed)] = position["best_epoch"]
         _log_model(job, position, parent)
-    net = jobs.objective(seeds[0]).net
+    net = jobs.network(seeds[0])
     files.write_json(
         cell.model / "training.json",
         {
@@ -175,7 +175,7 @@ def _log_model(job: Job, position: dict[str, Any], parent: tracking.Run) -> None
     done = _kept_here(job, parent) / "model-logged.json"  # may stem from a training with other settings
     if done.exists() and files.read_json(done, f"python -m pipeline.train {job.cell.name}") == _mark(job, parent):
         return
-    net = jobs.objective(job).net.eval()
+    net = jobs.network(job).eval()
     net.load_state_dict(position["best_weights"])
     score, epoch = position["best_score"], position["best_epoch"]
     with _tracked(job, parent) as child:

@@ -89,10 +89,14 @@ def arguments(experiment: Any, dropout: float, **shapes: int) -> dict[str, Any]:
     return {**fitting(_function(network), offered), **unnamed, **experiment.arguments}
 
 
-def build(experiment: Any, dropout: float, **shapes: int) -> Any:
-    """The deterministic network of an experiment, see `arguments`, with its `weights` if it names any."""
+def build(experiment: Any, dropout: float, *, start: bool = True, **shapes: int) -> Any:
+    """The deterministic network of an experiment, see `arguments`.
+
+    Args:
+        start: whether to load the `weights` that the experiment names, if any; others are about to be loaded otherwise.
+    """
     net = _function(find(experiment.network))(**arguments(experiment, dropout, **shapes))
-    if experiment.weights is not None:
+    if start and experiment.weights is not None:
         from pipeline.data import starting_weights  # here: it imports torch
 
         starting_weights.load(net, experiment.weights, experiment.network)

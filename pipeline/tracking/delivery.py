@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline import console
-from pipeline.tracking import presentation
+from pipeline.tracking import descriptions, presentation
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -105,7 +105,7 @@ def _describe(client: MlflowClient, run_id: str, record: Record) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.update_registered_model(record["name"], record["text"])
+        descriptions.of_model(client, record["name"], record["text"])
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # a study may have results, but no models in this store
             raise

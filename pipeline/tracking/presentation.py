@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pipeline.tracking import descriptions
+from pipeline.tracking.descriptions import NOTE
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-NOTE = "mlflow.note.content"  # shown as the description of an experiment, a run or a model
 VIEW = "scores"  # the name of the view that shows scores as columns
 _SHARED = f"mlflow.sharedViewState.{VIEW}"  # what MLflow's own button "Share" writes
 _COLUMNS = ("log_likelihood", "rmse", "misclassification", "nll", "ece")
@@ -45,26 +47,27 @@ def link(client: MlflowClient, run_id: str, record: dict[str, Any]) -> None:
 
     trained, scores = record["trained"], record["scores"]
     try:
-        found = client.get_run(trained).info
+        training = client.get_run(trained)
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return
         raise
-    if found.lifecycle_stage != "active":  # deleted in MLflow: there is nothing to link
+    if training.info.lifecycle_stage != "active":  # deleted in MLflow: there is nothing to link
         return
-    experiment = found.experiment_id
+    experiment = training.info.experiment_id
     told = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
     client.set_tag(run_id, TRAINED_BY, trained)
-    client.set_tag(run_id, NOTE, f"{told}. Trained by [this run]({_address(experiment, trained)}).")
+    note = f"{told}. Trained by [this run]({_address(experiment, trained)})."
+    descriptions.of_run(client, client.get_run(run_id), note)
     about = f"Scores on test data: {told}. [Run with all scores]({_address(experiment, run_id)})."
     children = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{trained}'", max_results=_MAX_SEEDS)
-    scored = {trained, *(child.info.run_id for child in children)}
-    for one in sorted(scored):
+    scored = {run.info.run_id: run for run in (training, *children)}
+    for one, run in sorted(scored.items()):
         client.set_tag(one, SCORED_BY, run_id)
-        client.set_tag(one, NOTE, about)
+        descriptions.of_run(client, run, about)
     for version in client.search_model_versions(f"name='{record['model']}'"):
         if version.run_id in scored:
-            client.update_model_version(version.name, version.version, about)
+            descriptions.of_version(client, version, about)
 
 
 def _address(experiment: str, run_id: str) -> str:

@@ -25,7 +25,10 @@ _LOCATIONS = {
 
 
 def relocate() -> int:
-    """Points all locations of artifacts to the folder beside the database; returns how many have changed."""
+    """Points locations of artifacts on this machine to the folder beside the database; returns how many have changed.
+
+    Artifacts in storage, such as s3://bucket/mlartifacts/1, stay where they are.
+    """
     database = store.database_file(store.address())
     if database is None:
         raise StudyError(f"{store.address()}: a server keeps its own artifacts; this is for the database of a folder")
@@ -37,7 +40,11 @@ def relocate() -> int:
         for find, write in _LOCATIONS.items():
             for row, location in connection.execute(find).fetchall():
                 before, found, rest = (location or "").rpartition(ARTIFACTS)
-                if found and before != here:
+                if found and before != here and _is_local(before):
                     connection.execute(write, (f"{here}{ARTIFACTS}{rest}", row))
                     changed += 1
     return changed
+
+
+def _is_local(location: str) -> bool:
+    return location.startswith(("/", "file:"))

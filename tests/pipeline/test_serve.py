@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -21,7 +22,7 @@ from torch import nn
 from tracking_cases import Cell, Experiment
 
 import mnvi
-from pipeline import tracking
+from pipeline import serve, tracking
 from tools.ray_nodes import free_port
 from tools.servers import wait_until_it_answers
 
@@ -140,6 +141,23 @@ def test_a_mistake_gets_one_sentence(addresses: dict[str, str], mistake: str) ->
     status, answer = ask(addresses[name], body)
     assert status == 400 and sentence in answer["message"]
     assert "\n" not in answer["message"] and len(answer["message"]) < 250
+
+
+@pytest.mark.slow
+def test_a_huge_request_is_refused_before_it_is_parsed(addresses: dict[str, str]) -> None:
+    status, answer = ask(addresses["table"], b'{"inputs": [' + b"[1,2,3]," * (9 << 20) + b"[1,2,3]]}")
+    assert status == 413 and f"bytes; send at most {serve.MOST_BYTES} at a time" in answer["message"]
+    assert ask(addresses["table"], {"inputs": [[1.0, 2.0, 3.0]]})[0] == 200
+
+
+@pytest.mark.parametrize(("port", "problem"), [("taken", "in use"), ("70000", "from 0 to 65535"), ("x", "x is not")])
+def test_a_port_that_cannot_be_had(folder: Path, port: str, problem: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        chosen = str(taken.getsockname()[1]) if port == "taken" else port
+        status, said = command("serve", "yacht-mnvi", "--port", chosen)
+    assert status in (1, 2) and problem in said and "Traceback" not in said
 
 
 def test_a_cell_without_a_model_says_which_command_makes_it(folder: Path) -> None:

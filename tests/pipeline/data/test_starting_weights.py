@@ -78,6 +78,32 @@ def test_a_name_that_torchvision_does_not_know() -> None:
         starting_weights.load(nn.Linear(1, 1), "NONE", TORCHVISIONS)
 
 
+def test_torchvision_does_not_know_the_network() -> None:
+    with pytest.raises(StudyError, match="torchvision has no network mobile, and so no weights DEFAULT for it"):
+        starting_weights.load(nn.Linear(1, 1), "DEFAULT", "torchvision.models:mobile")
+
+
+def test_released_weights_of_another_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"a": torch.zeros(1)}, tmp_path / "w.pth")
+    monkeypatch.setattr(released_weights, "find", lambda name: tmp_path / "w.pth")
+    with pytest.raises(StudyError, match="has 1 tensors, but mine has 2; they are for efficientnet_lite0"):
+        starting_weights.load(nn.Linear(1, 1), "efficientnet-lite0", "mine")
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"epoch": 3, "model": {}}, torch.zeros(2)])
+def test_a_file_without_a_state_dict(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "w.pt")
+    with pytest.raises(StudyError, match=r"w.pt: holds no state_dict; write one with torch.save"):
+        starting_weights.load(nn.Linear(1, 1), str(tmp_path / "w.pt"), "mine")
+
+
+def test_a_network_for_trained_weights_does_not_read_those_it_started_from() -> None:
+    missing = experiment("resnet20", "nowhere.pt")
+    assert networks.build(missing, 0.0, start=False, num_classes=10, in_channels=3).fc.out_features == 10
+    with pytest.raises(StudyError, match=r"nowhere.pt: no such file"):
+        networks.build(missing, 0.0, num_classes=10, in_channels=3)
+
+
 def test_torchvisions_networks_are_built_in_a_process_that_has_not_imported_it() -> None:
     code = (
         "from types import SimpleNamespace; from pipeline.registry import networks\n"

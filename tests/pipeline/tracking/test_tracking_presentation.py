@@ -13,7 +13,7 @@ from tracking_cases import Cell, client, runs
 
 import mnvi
 from pipeline import tracking
-from pipeline.tracking import presentation, store
+from pipeline.tracking import descriptions, presentation, store
 from pipeline.tracking.registered import name_of
 from tools import screenshots
 
@@ -80,6 +80,31 @@ def test_a_description_that_somebody_wrote_stays(evaluated: dict[str, Any]) -> N
         pass
     assert client().get_experiment_by_name("toy").tags[presentation.NOTE] == "mine"
     client().set_experiment_tag(experiment.experiment_id, presentation.NOTE, experiment.tags[presentation.NOTE])
+
+
+def scored_again(cell: Any, rmse: float) -> None:
+    with tracking.run(cell, "evaluate", state=Path("work/evaluate")) as run:
+        run.scores_of(Path("work/train"), name_of(cell), {"rmse": rmse})
+
+
+def test_descriptions_of_runs_and_models_are_renewed_unless_somebody_changed_them(evaluated: dict[str, Any]) -> None:
+    trained, seed = (evaluated[name].info.run_id for name in ("train mnvi", "train mnvi seed 0"))
+    (version,) = client().search_model_versions("name='toy-mnvi'")
+    client().set_tag(trained, presentation.NOTE, "my run")
+    client().update_model_version("toy-mnvi", version.version, "my model")
+    scored_again(Cell(), 0.25)
+    assert client().get_run(trained).data.tags[presentation.NOTE] == "my run"
+    assert client().get_run(seed).data.tags[presentation.NOTE].startswith("Scores on test data: rmse 0.25. ")
+    assert client().get_model_version("toy-mnvi", version.version).description == "my model"
+
+
+def test_a_card_is_renewed_unless_somebody_changed_the_description(evaluated: dict[str, Any]) -> None:
+    for given, expected in (("card", "card"), ("newer card", "newer card")):
+        descriptions.of_model(client(), "toy-mnvi", given)
+        assert client().get_registered_model("toy-mnvi").description == expected
+    client().update_registered_model("toy-mnvi", "mine")
+    descriptions.of_model(client(), "toy-mnvi", "newest card")
+    assert client().get_registered_model("toy-mnvi").description == "mine"
 
 
 def test_scores_without_a_training_run_are_logged_all_the_same(evaluated: dict[str, Any]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
+import tracking_cases
 from tracking_cases import Cell
 
 import mnvi
@@ -25,11 +28,17 @@ def test_models_are_found_after_a_move(tmp_path: Path, monkeypatch: pytest.Monke
     with tracking.run(cell, "train", state=Path("work/state")) as run:
         tracking.model(run, net, cell, torch.randn(4, 3))
     expected = registered.load("toy-mnvi", "").predict(torch.zeros(2, 3).numpy())["mean"]
+    bucket = "s3://bucket/mlartifacts/1"
+    with closing(sqlite3.connect("mlflow.db")) as connection, connection:
+        connection.execute(
+            "INSERT INTO experiments (name, artifact_location, lifecycle_stage) VALUES ('far', ?, 'active')", [bucket]
+        )
     shutil.move(old, new)
     monkeypatch.chdir(new)
     assert relocation.relocate() > 3
     assert (registered.load("toy-mnvi", "").predict(torch.zeros(2, 3).numpy())["mean"] == expected).all()
     assert not old.exists() and relocation.relocate() == 0
+    assert tracking_cases.client().get_experiment_by_name("far").artifact_location == bucket
 
 
 def test_a_server_or_an_empty_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
