@@ -7,6 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from tools.photo_remarks import nll_difference, remarks
+
 DOCS = Path(__file__).parent.parent / "docs"
 RECORDS, TABLE = DOCS / "photos.json", DOCS / "photos.md"
 HEADINGS = ("accuracy", "NLL", "NLL − temperature's", "ECE", "AUMRC", "AUROC textures", "AUROC digits", "ms a photo")
@@ -18,10 +20,14 @@ def page(records: dict[str, Any], labels: dict[str, str]) -> str:
     Args:
         labels: the methods' names in the table, in its order; those without figures are not run here.
     """
-    return "\n".join([*_introduction(records["photos"]), "", *_table(records, labels), "", *_remarks(records)]) + "\n"
+    parts = [_introduction(records), _table(records, labels), _chosen(records["methods"])]
+    said = [_paragraph(*sentences) for sentences in remarks(records["methods"], labels) if sentences]
+    return "\n\n".join("\n".join(lines) for lines in [*parts, *said]) + "\n"
 
 
-def _introduction(counts: dict[str, int]) -> list[str]:
+def _introduction(records: dict[str, Any]) -> list[str]:
+    counts = records["photos"]
+    timed = "Milliseconds are of one core, with folded batch norms and without a compiler."
     return [
         "# Photographs: uncertainty for a network trained on ImageNet",
         "",
@@ -37,9 +43,9 @@ def _introduction(counts: dict[str, int]) -> list[str]:
         *_paragraph(
             f"Pictures of no class it knows: {counts['textures']} tiles of three photographs of brick, grass and",
             f"gravel, and {counts['digits']} digits of MNIST. The entropy tells them from photographs. AUMRC is the",
-            "area under the curve of error against rejection. Milliseconds are of one core, with folded batch norms",
-            "and without a compiler. With so few photographs a difference below twice its standard error (±) means",
-            "nothing.",
+            "area under the curve of error against rejection.",
+            *([timed] if records.get("milliseconds") else []),
+            "With so few photographs a difference below twice its standard error (±) means nothing.",
         ),
     ]
 
@@ -49,10 +55,11 @@ def _paragraph(*parts: str) -> list[str]:
 
 
 def _table(records: dict[str, Any], labels: dict[str, str]) -> list[str]:
-    lines = ["| method | " + " | ".join(HEADINGS) + " |", "| --- |" + " --- |" * len(HEADINGS)]
+    headings = HEADINGS if records.get("milliseconds") else HEADINGS[:-1]
+    lines = ["| method | " + " | ".join(headings) + " |", "| --- |" + " --- |" * len(headings)]
     for name, label in labels.items():
         found = records["methods"].get(name)
-        cells = ["not run here", *[""] * (len(HEADINGS) - 1)] if found is None else _cells(name, found, records)
+        cells = ["not run here", *[""] * (len(headings) - 1)] if found is None else _cells(name, found, records)
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return lines
 
@@ -61,7 +68,7 @@ def _cells(name: str, found: dict[str, Any], records: dict[str, Any]) -> list[st
     auroc = [
         f"{statistics.mean(fold[f'auroc_{data}'] for fold in found['folds']):.3f}" for data in ("textures", "digits")
     ]
-    milliseconds = records.get("milliseconds", {}).get(name)
+    times = records.get("milliseconds", {})
     return [
         f"{100 * found['accuracy']:.1f} %",
         f"{found['nll']:.4f}",
@@ -69,22 +76,19 @@ def _cells(name: str, found: dict[str, Any], records: dict[str, Any]) -> list[st
         f"{found['ece']:.4f}",
         f"{found['aumrc']:.4f}",
         *auroc,
-        "" if milliseconds is None else f"{milliseconds:.1f}",
+        *([f"{times[name]:.1f}" if name in times else ""] if times else []),
     ]
 
 
 def _difference(found: dict[str, Any], other: dict[str, Any]) -> str:
-    """Mean difference of the negative log-likelihood of each photograph, and its standard error."""
-    pairs = zip(found["log_probs"], other["log_probs"], strict=True)
-    differences = [theirs - ours for ours, theirs in pairs]
-    error = statistics.stdev(differences) / len(differences) ** 0.5
-    return f"{statistics.mean(differences):+.4f} ± {error:.4f}"
+    difference, error = nll_difference(found, other)
+    return f"{difference:+.4f} ± {error:.4f}"
 
 
-def _remarks(records: dict[str, Any]) -> list[str]:
+def _chosen(methods: dict[str, Any]) -> list[str]:
     lines = ["What was chosen on each half:", ""]
     names = {"rho": "ρ", "temperature": "T", "precision": "prior precision"}
-    for name, found in records["methods"].items():
+    for name, found in methods.items():
         if name == "plain":
             continue
         halves = [
@@ -94,38 +98,4 @@ def _remarks(records: dict[str, Any]) -> list[str]:
         lines.append(
             f"- {name}: {'; '.join(halves)}; {100 * found['kept']:.1f} % of the plain network's classes are kept"
         )
-    epistemic = records["methods"].get("noise")
-    if epistemic is not None:
-        scores = [
-            statistics.mean(fold[f"auroc_epistemic_{data}"] for fold in epistemic["folds"])
-            for data in ("textures", "digits")
-        ]
-        lines += [
-            "",
-            *_paragraph(
-                "This network is too unsure rather than too sure: the best temperature is below 1. Noise and Laplace",
-                "can only soften predictions. So Laplace takes the largest prior precision that it tries, which leaves",
-                "the network as it is. Noise comes with a lower temperature instead: a sharper centre and longer tails",
-                "than a temperature alone has. It adds an epistemic part. Taken by itself, that part tells textures",
-                f"with an AUROC of {scores[0]:.3f} and digits with {scores[1]:.3f}: the whole entropy is better.",
-                "Sharper predictions have a price: a temperature tells textures less well than the plain network does.",
-            ),
-        ]
-    return [*lines, *_all_layers(records["methods"])]
-
-
-def _all_layers(methods: dict[str, Any]) -> list[str]:
-    found = methods.get("noise_factored")
-    if found is None:
-        return []
-    chosen = ", ".join(f"{fold['rho']:g}" for fold in found["folds"])
-    return [
-        "",
-        *_paragraph(
-            "Noise in all layers takes a pass over the photographs for each value, so three were tried: ρ = −9, −7 and",
-            f"−6. With factored variances the halves chose {chosen}, the smallest, which changes",
-            f"{100 * (1 - found['kept']):.0f} % of the classes: the mean behind a ReLU6 depends on the variance before",
-            "it. NLL and AUMRC come out lower, but ECE is higher, and foreign pictures are told less well than with a",
-            "temperature. So noise in the last layer stays the recipe.",
-        ),
-    ]
+    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +13,42 @@ import mnvi
 from tools import photos
 from tools.photo_data import Photos
 from tools.photo_page import RECORDS, TABLE, page
+from tools.photo_remarks import remarks
 
+PARTS = ("test", "train", "textures", "digits")
 LABELS = {name: method.label for name, method in photos.METHODS.items()}
 
 
 def test_the_page_is_what_the_records_say() -> None:
     assert TABLE.read_text() == page(json.loads(RECORDS.read_text()), LABELS)
+
+
+def made_up(temperature: float, **scores: float) -> dict[str, Any]:
+    auroc = {f"auroc_{kind}{name}": 0.9 for kind in ("", "epistemic_") for name in ("textures", "digits")}
+    fold = {"temperature": temperature, "rho": -9.0, **auroc}
+    known = {"accuracy": 0.7, "nll": 1.0, "ece": 0.1, "aumrc": 0.1, "kept": 1.0, "log_probs": [-1.0, -0.9, -1.1]}
+    return {**known, "folds": [fold, fold], **scores}
+
+
+@pytest.mark.parametrize(("temperature", "said"), [(0.8, "too unsure"), (1.5, "too sure of itself"), (1.0, None)])
+def test_the_page_says_what_the_figures_say(temperature: float, said: str | None) -> None:
+    text = str(remarks({"plain": made_up(1.0), "temperature": made_up(temperature)}, LABELS))
+    assert said in text if said else "too" not in text
+
+
+def test_noise_in_all_layers_is_praised_only_where_it_is_better() -> None:
+    known = {"plain": made_up(1.0), "temperature": made_up(0.8), "noise": made_up(0.7)}
+    worse = str(remarks({**known, "noise_all": made_up(0.8, ece=0.2)}, LABELS))
+    better = str(remarks({**known, "noise_all": made_up(0.8, ece=0.05, aumrc=0.05)}, LABELS))
+    assert "ECE and AUMRC better" in better
+    assert "ECE" in worse.partition("worse")[0] and "stays the recipe" in worse
+
+
+def test_times_have_a_column_once_they_are_measured() -> None:
+    records = {"methods": {"plain": made_up(1.0), "temperature": made_up(0.8)}, "photos": dict.fromkeys(PARTS, 1)}
+    assert "ms a photo" not in page(records, LABELS) and "Milliseconds" not in page(records, LABELS)
+    timed = page({**records, "milliseconds": {"plain": 12.34}}, LABELS)
+    assert "| 12.3 |" in timed and "Milliseconds" in timed
 
 
 def test_tuned_noise_is_at_least_as_good_as_a_temperature_on_photographs_it_was_not_tuned_on() -> None:
