@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import abandoned, files, private_ray, shared_ray, storage
+from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
 
@@ -72,6 +73,7 @@ def connected() -> Iterator[None]:
         if shared and Path(shared).is_dir():
             own = shared_ray.joined(Path(shared), **settings)
         else:
+            say("starting Ray on this machine")
             own = private_ray.started(keep_logs=verbose(), num_cpus=own_cpus(), **settings)
         with own, abandoned.removed():
             _keep_handler(on_termination)

@@ -87,9 +87,13 @@ def say(message: str) -> None:
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line every minute."""
+    """A bar on a terminal; elsewhere a line after two seconds, then one every minute.
 
-    EVERY = 60.0  # seconds between lines without a terminal
+    Args:
+        done: steps that an earlier attempt has done; a line says so.
+    """
+
+    FIRST, EVERY = 2.0, 60.0  # seconds to the first line without a terminal, and between lines
 
     def __init__(self, what: str, total: int, unit: str, done: int = 0) -> None:
         self.what, self.total, self.unit, self.done = what, total, unit, done
@@ -97,7 +101,9 @@ class Progress:
         self._bar = tqdm(
             desc=what, total=total, unit=unit, initial=done, disable=not self._terminal, file=sys.stderr, leave=False
         )
-        self._shown = time.monotonic()
+        self._due = time.monotonic() + self.FIRST
+        if done:
+            say(f"{what}: continues after {done} of {total} {unit}")
 
     def advance(self, steps: int = 1, **figures: Any) -> None:
         self.done += steps
@@ -106,8 +112,8 @@ class Progress:
             self._bar.set_postfix(shown, refresh=False)
         self._bar.update(steps)
         now = time.monotonic()
-        if not self._terminal and (now - self._shown > self.EVERY or (steps and self.done == self.total)):
-            self._shown = now
+        if not self._terminal and (now > self._due or (steps and self.done == self.total)):
+            self._due = now + self.EVERY
             extra = "".join(f", {name} {value}" for name, value in shown.items())
             say(f"{self.what}: {self.done}/{self.total} {self.unit}{extra}")
 

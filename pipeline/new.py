@@ -19,6 +19,7 @@ import numpy as np
 
 from pipeline import console, files, new_photos
 from pipeline.console import say
+from pipeline.data.folders import ENDINGS
 from pipeline.data.table_arrays import FoundTable, find_table
 from pipeline.errors import StudyError
 from pipeline.params import Params
@@ -59,8 +60,12 @@ def main() -> None:
         given = {key: getattr(arguments, key) for key in ("network", "weights") if getattr(arguments, key) is not None}
         start_images(name, arguments.data, given, arguments.methods or list(IMAGE_METHODS), arguments.params)
         return
+    if arguments.data.suffix.lower() in ENDINGS:
+        parser.error(f"{arguments.data} is one image; name the folder that has one subfolder of images per class")
     if arguments.target is None:
         parser.error("a table needs --target, the column to predict")
+    if arguments.network or arguments.weights:
+        parser.error("--network and --weights are for images; set them for a table in its experiment in params.yaml")
     target = int(arguments.target) if arguments.target.isdigit() else arguments.target
     entry = {"kind": "table", "file": str(arguments.data), "target": target}
     start(name, entry, arguments.methods or list(METHODS), arguments.params)
@@ -133,7 +138,8 @@ def _next(name: str, study: dict[str, Any], params: Path) -> str:
 
 def _doubts(table: FoundTable, rows: int, folds: int) -> list[str]:
     """What is odd about a table, but allowed."""
-    columns = table.summary.get("columns") or [f"number {k}" for k in range(table.x.shape[1])]
+    names = table.summary.get("columns") or [""] * table.x.shape[1]
+    columns = [name or f"number {k}" for k, name in enumerate(names)]
     counting = [
         column
         for column, values in zip(columns, np.asarray(table.x).T, strict=True)

@@ -12,6 +12,7 @@ import csv
 import math
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -54,6 +55,7 @@ def main() -> None:
     if not arguments.input.exists():
         raise StudyError(f"{arguments.input}: no such file or folder")
     cell = params.load(arguments.params).cell(arguments.cell)
+    say(f"{cell.name}: loading the model")
     model = registered.load(registered.name_of(cell), f"python -m pipeline.train {cell.name}")
     rows = _table(arguments.input, model) if cell.kind == "regression" else _images(arguments.input, model)
     heading, lines = _lines(rows, model, cell.kind, arguments.refer)
@@ -64,10 +66,10 @@ def main() -> None:
 
 
 def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
-    return value
+    with suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
 
 
 def _table(file: Path, model: registered.Model) -> Rows:

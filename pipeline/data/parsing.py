@@ -41,6 +41,8 @@ def separated(data: bytes, file: str) -> tuple[list[str] | None, np.ndarray]:
     heading = None
     if lines and not any(_is_number(cell) for cell in lines[0][1]):
         heading = lines.pop(0)[1]
+        if twice := [name for index, name in enumerate(heading) if name in heading[:index]]:
+            raise StudyError(f"{file}: two columns are named {twice[0]!r}; give each a name of its own")
     return heading, numbers(lines, file, heading)
 
 

@@ -23,6 +23,8 @@ def main() -> None:
     if given.action == "moved":
         console.say(f"{relocate()} locations of artifacts now point to this folder")
         return
+    if given.folder != Path("work") and not given.folder.is_dir():
+        raise StudyError(f"{given.folder}: no such folder; stages keep what they could not send in work/")
     waiting = len(list(leftovers(given.folder)))
     complaints = send(given.folder)
     if complaints:

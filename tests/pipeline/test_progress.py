@@ -96,7 +96,8 @@ def test_elsewhere_there_is_a_line_about_it(shown: dict[str, dict[str, str]], st
     what, unit = BARS[stage]
     text = shown["pipe"][stage]
     assert "\r" not in text
-    others = ("report: results", "warning: ")  # where the report is; networks that lose against least squares
+    # Where the report is; networks that lose against least squares; what takes a while before the first step.
+    others = ("report: results", "warning: ", "starting Ray")
     lines = [line for line in text.splitlines() if not line.startswith(others)]
     assert all(re.match(rf"{what}: \d+/\d+ {unit}", line) for line in lines), text  # one a minute
     assert re.match(rf"{what}: (\d+)/\1 {unit}", lines[-1]), text
