@@ -82,7 +82,7 @@ def bounded(app: App, most: int = MOST_BYTES) -> App:
             more = message.get("more_body", False)
         if length > most:
             return await _refuse(send, f"the request has {length} bytes; send at most {most} at a time")
-        kept = [{"type": "http.request", "body": b"".join(parts)}]
+        kept: list[Message] = [{"type": "http.request", "body": b"".join(parts)}]
         return await app(scope, lambda: _next(kept, receive), send)
 
     return answer
