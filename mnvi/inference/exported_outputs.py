@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution
 
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from mnvi.likelihoods._sampling import common_noise
+from mnvi.moments._torch import distributions_are_checked
 from mnvi.values.gaussian import Gaussian
 from mnvi.values.samples import Samples
 
@@ -102,18 +103,9 @@ def _noise(likelihood: Likelihood, out: Any) -> Tensor | None:
 @contextmanager
 def _unvalidated() -> Iterator[None]:
     """Without the checks of torch's distributions, which look at values and so cannot be traced."""
-    before = _validates()
+    before = distributions_are_checked()
     Distribution.set_default_validate_args(False)
     try:
         yield
     finally:
         Distribution.set_default_validate_args(before)
-
-
-def _validates() -> bool:
-    """Whether torch's distributions check their arguments. torch lets one set this, but not read it."""
-    try:
-        Normal(0.0, -1.0)
-    except ValueError:
-        return True
-    return False

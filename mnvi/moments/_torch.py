@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.distributions import Distribution
 from torch.nn.modules.conv import _ConvNd as ConvNd  # the only common bases of torch's convolutions,
 from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
 from torch.nn.modules.dropout import _DropoutNd as DropoutNd  # and of its dropouts
@@ -33,6 +34,7 @@ __all__ = [
     "OpOverloadPacket",
     "compiled_call",
     "differentiation_levels",
+    "distributions_are_checked",
     "each",
     "in_dynamo",
     "in_torch_func",
@@ -169,3 +171,8 @@ def set_compiled_call(module: nn.Module, call: Any) -> None:
 def plain_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """``module(*args, **kwargs)``, hooks included, whether or not it is compiled."""
     return module._call_impl(*args, **kwargs)
+
+
+def distributions_are_checked() -> bool:
+    """Whether torch's distributions check their arguments. torch lets one set this, but not read it."""
+    return bool(Distribution._validate_args)

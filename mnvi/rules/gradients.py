@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+
+from torch.autograd import Function
 
 from mnvi.values.gaussian import Gaussian
-
-_APPLY = "torch.autograd.function"
 
 
 def refuse_cut_gradient(operands: list[Gaussian]) -> None:
@@ -21,14 +22,22 @@ def refuse_cut_gradient(operands: list[Gaussian]) -> None:
     """
     if not any(value.requires_grad for value in operands):
         return
+    functions = {inspect.unwrap(function.forward): function for function in _descendants(Function)}
+    names = {getattr(forward, "__code__", None): function.__name__ for forward, function in functions.items()}
     frame = inspect.currentframe()
-    below = frame
     while frame is not None:
-        if frame.f_code.co_name == "apply" and frame.f_globals.get("__name__") == _APPLY and below is not None:
-            name = getattr(frame.f_locals.get("cls"), "__name__", "a torch.autograd.Function")
+        if frame.f_code in names:
+            name = names[frame.f_code]
             raise RuntimeError(
                 f"{name}.apply: a torch.autograd.Function finds no tensor in a Gaussian and would cut its gradient "
-                f"({below.f_code.co_filename}, line {below.f_lineno}, in {below.f_code.co_name}); if it is "
+                f"({frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}); if it is "
                 f"elementwise, call mnvi.elementwise({name}.apply) instead, or write it with torch's own functions"
             )
-        frame, below = frame.f_back, frame
+        frame = frame.f_back
+
+
+def _descendants(base: type[Function]) -> Iterator[type[Function]]:
+    """All classes below one, the nearest first."""
+    for child in base.__subclasses__():
+        yield child
+        yield from _descendants(child)
