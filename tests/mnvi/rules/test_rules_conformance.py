@@ -17,8 +17,8 @@ from torch_versions import IS_OLD, newer_torch
 import mnvi
 
 ALL = {**RULES, **{name: lambda x, rule=rule: rule(positive(x)) for name, rule in POSITIVE.items()}}
-# torch traces no sparse product, and torch 2.11 no RMS norm without a weight.
-UNTRACED = {"sparse product"} | ({"rms norm"} if IS_OLD else set())
+# torch traces no sparse product, and torch 2.11 neither einops nor an RMS norm without a weight.
+UNTRACED = {"sparse product"} | ({"rms norm", "einops"} if IS_OLD else set())
 # Where a result may vary far less than what it is made of, that is the scale of its errors.
 SCALES: dict[str, Any] = {
     "cosine similarity": lambda x: torch.full((2, 4), 0.1).double(),
