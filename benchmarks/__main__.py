@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,8 @@ from benchmarks.tables import BUSY, PAGE, RESULTS, best_mode, key_of, rendered, 
 from benchmarks.timing import write
 
 QUANTITIES = ("inference", "training", "memory")
+COMPILED = rivals.FOLDER.parent / "compiled"
+BOTH = ("eager", "compiled")
 BATCHES = {"lenet": 100, "all_cnn": 32, "resnet18": 32, "mobilenet_v3_small": 16}
 Record = dict[str, Any]
 
@@ -47,7 +50,7 @@ def tasks(arguments: argparse.Namespace, model: str, method: str, records: Seque
         reference = None
         if method != "deterministic" and quantity != "memory":
             reference = best_mode(records, model, quantity)
-        modes = MODES if method == "deterministic" else ("eager", "compiled")
+        modes = MODES if method == "deterministic" else arguments.modes
         known = {record["mode"]: record for record in same(records, model=model, method=method, quantity=quantity)}
         missing = [mode for mode in modes if mode not in known or outdated(known[mode], batch, arguments)]
         if method == "deterministic" and missing:
@@ -75,6 +78,10 @@ def run(wanted: Sequence[Task], limit: float) -> Iterator[Record]:
     missing = {key_of(task.key(mode)): (task, mode) for task in wanted for mode in task.modes}
     command = [python, "-m", "benchmarks.measuring", *map(as_argument, wanted)]
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent.parent}
+    settings["env"] = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(COMPILED)}
+    for library in COMPILED.rglob("*.so"):
+        if library.stat().st_size == 0:  # a run that was stopped while it compiled; torch would load it
+            library.unlink()
     with (
         tempfile.TemporaryFile("w+") as complaints,
         subprocess.Popen(command, stderr=complaints, **settings) as process,
@@ -101,6 +108,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--quantities", nargs="+", choices=QUANTITIES, default=QUANTITIES)
+    parser.add_argument(
+        "--modes", nargs="+", choices=BOTH, default=BOTH, help="of all methods but the deterministic one"
+    )
     parser.add_argument("--batch", type=int, help=f"batch size (default: {BATCHES})")
     parser.add_argument("--rounds", type=int, default=9, help="rounds at most (default: 9)")
     parser.add_argument("--seconds", type=float, default=8, help="begin no fourth round after so many (default: 8)")

@@ -17,7 +17,9 @@ from benchmarks.measuring import Task
 from benchmarks.timing import Others, in_turn
 
 CONDITIONS = {"batch": 2, "clock": "wall", "threads": torch.get_num_threads(), "versions": {"torch": torch.__version__}}
-ARGUMENTS = argparse.Namespace(batch=2, quantities=["inference"], rounds=3, seconds=1.0, clock="wall", again=None)
+ARGUMENTS = argparse.Namespace(
+    modes=["eager", "compiled"], batch=2, quantities=["inference"], rounds=3, seconds=1.0, clock="wall", again=None
+)
 
 
 def record(method: str = "deterministic", mode: str = "eager", quantity: str = "inference", **figures: object) -> dict:
@@ -105,8 +107,13 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_process_that_dies_or_takes_too_long_leaves_a_reason(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_or_takes_too_long_leaves_a_reason_and_nothing_half_compiled(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = bench.subprocess.Popen
+    monkeypatch.setattr(bench, "COMPILED", tmp_path)
+    (tmp_path / "half.so").touch()
+    (tmp_path / "whole.so").write_text("code")
     monkeypatch.setattr(
         bench.subprocess, "Popen", lambda command, **settings: start([sys.executable, "-c", program], **settings)
     )
@@ -116,6 +123,7 @@ def test_a_process_that_dies_or_takes_too_long_leaves_a_reason(program: str, mon
         ("eager", PROGRAMS[program]),
         ("compiled", PROGRAMS[program]),
     ]
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.so"]
 
 
 def test_a_run_keeps_each_record_shows_the_table_and_says_what_a_busy_machine_spoilt(
