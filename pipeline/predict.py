@@ -25,7 +25,7 @@ from pipeline import console, files, params
 from pipeline.console import progress, say
 from pipeline.data import parsing
 from pipeline.data.folders import ENDINGS
-from pipeline.data.shard_writing import opened
+from pipeline.data.shard_writing import opened, scaled
 from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.tracking import registered
@@ -57,7 +57,10 @@ def main() -> None:
     cell = params.load(arguments.params).cell(arguments.cell)
     say(f"{cell.name}: loading the model")
     model = registered.load(registered.name_of(cell), f"python -m pipeline.train {cell.name}")
-    rows = _table(arguments.input, model) if cell.kind == "regression" else _images(arguments.input, model)
+    if cell.kind == "regression":
+        rows = _table(arguments.input, model)
+    else:
+        rows = _images(arguments.input, model, cell.dataset.size)
     heading, lines = _lines(rows, model, cell.kind, arguments.refer)
     if arguments.output:
         files.write_text(arguments.output, _csv([heading, *lines]))
@@ -90,8 +93,12 @@ def _table(file: Path, model: registered.Model) -> Rows:
     return Rows([str(index) for index in range(len(values))], [values])
 
 
-def _images(place: Path, model: registered.Model) -> Rows:
-    """Images with as many pixels and channels as the model takes; larger and smaller ones are resized."""
+def _images(place: Path, model: registered.Model, size: int | None) -> Rows:
+    """Images with as many pixels and channels as the model takes.
+
+    Args:
+        size: smaller side that the study gave photographs before cutting out the middle; None: they are resized whole.
+    """
     found = sorted(place.rglob("*")) if place.is_dir() else [place]
     names = [path for path in found if path.suffix.lower() in ENDINGS and path.is_file()]
     if not names:
@@ -103,7 +110,8 @@ def _images(place: Path, model: registered.Model) -> Rows:
 
     def pixels(path: Path) -> np.ndarray:
         with opened(path) as image:
-            fitted = image.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+            whole = image.convert(mode)
+        fitted = _middle(whole, size or 0, (width, height))
         return np.asarray(fitted, dtype=np.uint8).reshape(height, width, channels).transpose(2, 0, 1)
 
     def batches() -> Iterable[np.ndarray]:
@@ -114,6 +122,15 @@ def _images(place: Path, model: registered.Model) -> Rows:
                 bar.advance(len(part))
 
     return Rows([str(path) for path in names], batches())
+
+
+def _middle(image: Image.Image, size: int, wanted: tuple[int, int]) -> Image.Image:
+    """What evaluation sees of an image: its middle, or all of it if the study's images have no margin to cut off."""
+    if size < max(wanted):
+        return image.resize(wanted, Image.Resampling.BILINEAR)
+    whole = scaled(image, size)
+    left, top = (round((side - kept) / 2) for side, kept in zip(whole.size, wanted, strict=True))
+    return whole.crop((left, top, left + wanted[0], top + wanted[1]))
 
 
 def _lines(rows: Rows, model: registered.Model, kind: str, refer: float) -> tuple[list[str], list[list[Any]]]:

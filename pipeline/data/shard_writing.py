@@ -146,12 +146,16 @@ def opened(path: Path) -> Iterator[Image.Image]:
 def resized(path: Path, size: int) -> Image.Image:
     """The photograph in colour; the longer side keeps the aspect ratio."""
     with Image.open(path, formats=FORMATS) as image:
-        rgb = image.convert("RGB")
-    shorter = min(rgb.size)
+        return scaled(image.convert("RGB"), size)
+
+
+def scaled(image: Image.Image, size: int) -> Image.Image:
+    """The image with this many pixels on its shorter side."""
+    shorter = min(image.size)
     if shorter == size:
-        return rgb
-    width, height = (size if side == shorter else int(size * side / shorter) for side in rgb.size)
-    return rgb.resize((width, height), Image.Resampling.BILINEAR)
+        return image
+    width, height = (size if side == shorter else int(size * side / shorter) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BILINEAR)
 
 
 def _mark(paths: list[Path], size: int) -> str:

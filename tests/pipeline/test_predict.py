@@ -15,7 +15,9 @@ from torch import nn
 from tracking_cases import Cell, Experiment
 
 import mnvi
-from pipeline import params, tracking
+from pipeline import params, predict, tracking
+from pipeline.data import augmentation
+from pipeline.data.shard_writing import scaled
 from pipeline.tracking import registered
 
 ROOT = Path(__file__).parents[2]
@@ -112,3 +114,18 @@ def test_images_of_a_folder_get_class_names(tmp_path):
     Path("photos/broken.png").write_text("no image")
     status, said = command("predict", "lenet-mnist-mnvi", "photos")
     assert status == 1 and "photos/broken.png: cannot be read as an image" in said
+
+
+@pytest.mark.parametrize("size", [(400, 300), (301, 450), (256, 256)])
+def test_a_photograph_is_cut_as_for_evaluation(size: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    stored = torch.from_numpy(np.array(scaled(image, 256))).permute(2, 0, 1)
+    expected = augmentation.as_asked("imagenet-release", [stored])[0]
+    found = predict._middle(image, 256, (224, 224))
+    assert torch.equal(torch.from_numpy(np.array(found)).permute(2, 0, 1), expected)
+
+
+def test_any_image_gets_the_size_of_the_model() -> None:
+    assert predict._middle(Image.new("RGB", (60, 40)), 32, (32, 32)).size == (32, 32)
+    assert predict._middle(Image.new("L", (60, 40)), 0, (28, 28)).size == (28, 28)
