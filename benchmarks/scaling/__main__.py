@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.scaling import ddp, loading, million, model, setting, steps, trials
+from benchmarks.scaling import ddp, launches, loading, million, model, setting, steps, trials
 from benchmarks.tables import replace_between_marks
 
 PAGE = setting.PROJECT / "docs" / "scaling.md"
@@ -22,6 +22,7 @@ def expected(document: dict) -> str:
 PARTS: dict[str, tuple[Callable[[dict], str], Path]] = {
     "ddp": (ddp.markdown, ddp.RESULTS),
     "steps": (steps.markdown, steps.RESULTS),
+    "launches": (launches.markdown, launches.RESULTS),
     "model": (expected, steps.RESULTS),
     "loading": (loading.markdown, loading.RESULTS),
     "million": (million.markdown, million.RESULTS),

@@ -27,7 +27,7 @@ from dataclasses import dataclass, fields
 
 from benchmarks.scaling import steps
 
-GPUS = (8, 64, 512)
+GPUS = (1, 8, 64, 512)
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Inputs:
     node_latency: float = 30e-6
     overlap: float = 0.7  # share of the backward pass that can hide the sending of gradients
     jitter: float = 0.02  # standard deviation of a step's time over its mean
+    image_kbyte: float = 27.0  # kB of a photograph in the shards (measured: benchmarks.scaling.loading)
+    images_per_core: float = 526.0  # images per second that a core reads, decodes and crops (measured there)
 
 
 @dataclass(frozen=True)
@@ -107,22 +109,23 @@ def efficiency(gpus: int, method: Method, given: Inputs, global_batch: int | Non
 
 
 def markdown(found: list[Method], given: Inputs, gpus: tuple[int, ...] = GPUS) -> str:
-    fixed = given.batch * min(gpus)
+    fixed = given.batch * given.gpus_per_node
     lines = [
-        f"| GPUs | method | all-reduce | global batch | steps of an epoch | efficiency, {given.batch} images a GPU "
-        f"| efficiency, {fixed:,} images in all | hours of 60 epochs |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| GPUs | method | images/s | global batch | all-reduce | efficiency, {given.batch} images a GPU "
+        f"| efficiency, {fixed:,} images in all | hours of 60 epochs | read in the first epoch | loader cores a GPU |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for number in gpus:
         for method in found:
             weak, strong = efficiency(number, method, given), efficiency(number, method, given, fixed)
-            batch = given.batch * number
-            epoch = math.ceil(steps.IMAGES / batch)
-            hours = 60 * epoch * step(number, given.batch, method, given) / 3600
-            sending = all_reduce(number, method.bytes, given) * 1e3
+            batch, seconds = given.batch * number, step(number, given.batch, method, given)
+            rate, hours = batch / seconds, 60 * math.ceil(steps.IMAGES / batch) * seconds / 3600
+            together = f"{strong:.2f}" if number >= given.gpus_per_node else "–"  # more than a GPU's memory holds
+            sending = f"{all_reduce(number, method.bytes, given) * 1e3:.1f} ms" if number > 1 else "–"
+            read, cores = rate * given.image_kbyte / 1e3, rate / number / given.images_per_core
             lines.append(
-                f"| {number} | {method.name} | {sending:.1f} ms | {batch:,} | {epoch:,} | {weak:.2f} | {strong:.2f} "
-                f"| {hours:.2f} |"
+                f"| {number} | {method.name} | {rate:,.0f} | {batch:,} | {sending} | {weak:.2f} | {together} "
+                f"| {hours:.2f} | {read:,.0f} MB/s | {cores:.1f} |"
             )
     return "\n".join(lines)
 

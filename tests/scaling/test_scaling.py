@@ -62,6 +62,13 @@ def test_what_hides_behind_the_backward_pass_costs_nothing() -> None:
     assert model.efficiency(64, PLAIN, replace(slow, images_per_second=500.0)) == pytest.approx(1.0)
 
 
+def test_the_table_says_images_per_second_and_what_reading_them_needs() -> None:
+    given = replace(IDEAL, images_per_second=1000.0, image_kbyte=20.0, images_per_core=500.0)
+    one, eight = model.markdown([PLAIN], given, (1, 8)).splitlines()[2:]
+    assert one.startswith("| 1 | plain | 1,000 | 128 | – | 1.00 | – |") and one.endswith("| 20 MB/s | 2.0 |")
+    assert eight.startswith("| 8 | plain | 8,000 | 1,024 |") and eight.endswith("| 160 MB/s | 2.0 |")
+
+
 def test_time_that_no_batch_makes_smaller_costs_efficiency_on_the_same_global_batch_only() -> None:
     method = replace(PLAIN, fixed=16.0)  # as long as sixteen images
     assert model.efficiency(8, method, IDEAL) == pytest.approx(1.0)
