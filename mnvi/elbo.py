@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mnvi.layers.base import BayesianLayer, bayesian_layers
+from mnvi.layers.base import BayesianLayer, bayesian_layers, layers_with_own_weight
 from mnvi.likelihoods import Likelihood, Output
 from mnvi.moments._torch import is_traced
 from mnvi.moments.checking import check_number
@@ -174,20 +174,13 @@ def kl_divergence(model: nn.Module) -> Tensor:
         >>> mnvi.kl_divergence(layer).allclose(0.5 * sum(p.square().sum() for p in (layer.weight, layer.bias)))
         True
     """
-    # an embedding comes after the linear layer whose posterior it shares
-    layers = sorted(bayesian_layers(model), key=lambda layer: isinstance(layer, nn.Embedding))
-    if not layers:
+    distinct = layers_with_own_weight("kl_divergence", model)
+    if not distinct:
         raise ValueError("kl_divergence: no layer of this model has a posterior; give it one with mnvi.convert")
-    weights = [layer.stored_weight for layer in layers]  # kept alive: Python reuses the id of a freed tensor
-    distinct: dict[int, BayesianLayer] = {}
-    for weight, layer in zip(weights, layers, strict=True):
-        twin = distinct.setdefault(id(weight), layer)
-        if twin is not layer:
-            _check_tied(model, layer, twin)
     if is_traced() or current().kl == "by_layer":  # traced: nothing to save, and replicas keep their rounding
-        return torch.stack([layer.kl_divergence() for layer in distinct.values()]).sum()
+        return torch.stack([layer.kl_divergence() for layer in distinct]).sum()
     groups: list[list[BayesianLayer]] = []
-    for layer in distinct.values():
+    for layer in distinct:
         fellows = groups[-1] if groups else []
         alone = any(type(one).kl_divergence is not BayesianLayer.kl_divergence for one in (layer, *fellows[:1]))
         if fellows and not alone and fellows[0].posterior == layer.posterior:
@@ -200,24 +193,17 @@ def kl_divergence(model: nn.Module) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def _check_tied(model: nn.Module, layer: BayesianLayer, twin: BayesianLayer) -> None:
-    """Raise an error if two layers share a weight but not its posterior: someone tied it after :func:`mnvi.convert`."""
-    own = {name for name, value in layer._parameters.items() if name not in layer.own_names and value is not None}
-    if any(layer._parameters[name] is not twin._parameters.get(name) for name in own):
-        names = {module: name for name, module in model.named_modules()}
-        raise ValueError(
-            f"kl_divergence: layers {names[twin]!r} and {names[layer]!r} share their weight, but each has its own "
-            f"{', '.join(sorted(own))}; tie weights before mnvi.convert, which ties these too"
-        )
-
-
 def _check_kl(kl: Any) -> None:
     given = f"ELBO: kl is a {type(kl).__name__}"
+    if isinstance(kl, RandomValue | Samples):
+        raise TypeError(f"{given}, which is what a network returns; call elbo(out, y, kl)")
     if isinstance(kl, nn.Module):
         raise TypeError(f"{given}; pass mnvi.kl_divergence(net), a number, not the network itself")
     if not isinstance(kl, Tensor):
         if kl is None:
             raise TypeError(f"{given}; pass mnvi.kl_divergence(net), or 0 for a network without posterior")
+        if callable(kl):
+            raise TypeError(f"{given}; call it: mnvi.kl_divergence(net)")
         check_number("ELBO: kl", kl, least=0)
     elif kl.dim() or not kl.is_floating_point():
         raise ValueError(

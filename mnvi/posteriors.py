@@ -58,7 +58,7 @@ class Posterior(ABC):
 
     def kl_divergences(self, layers: Sequence[BayesianLayer]) -> Tensor:
         """Sum of :meth:`kl_divergence` over layers that have this posterior; override if there is a faster way."""
-        return torch.stack([layer.kl_divergence() for layer in layers]).sum()
+        return torch.stack([self.kl_divergence(layer) for layer in layers]).sum()
 
     def bias_variance(self, layer: BayesianLayer) -> Tensor | None:
         """Variance of every bias, or None if biases are deterministic."""
@@ -80,6 +80,10 @@ class Posterior(ABC):
     def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
         """The layer's output: a :class:`mnvi.Gaussian` made of :meth:`moments`, which takes the same arguments."""
         return Gaussian.trusted(*self.moments(layer, affine, mean, var))
+
+    def drawn_weight(self) -> Tensor | None:
+        """The weight that stands in for the posterior inside :func:`mnvi.comparison.drawn_weights`; None elsewhere."""
+        return None
 
     def factoring(self, layer: BayesianLayer) -> tuple[Tensor, list[Factors]]:
         """For a layer with factored variances: the second moments that meet the input's variances, and their terms."""
@@ -335,14 +339,9 @@ class Sampled(Posterior):
 
 
 def delivered(posterior: Posterior, mean: Tensor, var: Tensor) -> Any:
-    """A layer's output as its posterior hands it on: a :class:`mnvi.Gaussian`, or with :class:`Sampled` a sample."""
+    """The output of a layer with this posterior: a :class:`mnvi.Gaussian`, or with :class:`Sampled` a sample."""
     out = Gaussian.trusted(mean, var)
     return out.sample(1)[0] if isinstance(posterior, Sampled) else out
-
-
-def drawn_weight(posterior: Posterior) -> Tensor | None:
-    """The weight that stands in for a posterior inside :func:`mnvi.comparison.drawn_weights`; None elsewhere."""
-    return getattr(posterior, "weight", None)
 
 
 @dataclass(frozen=True)

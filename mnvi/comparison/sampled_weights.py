@@ -33,6 +33,9 @@ class Drawn(Posterior):
     def add_parameters(self, layer: BayesianLayer) -> None:
         """Adds none: these weights stand in for a posterior during some passes only."""
 
+    def drawn_weight(self) -> Tensor:
+        return self.weight
+
     def weight_variance(self, layer: BayesianLayer) -> Tensor:
         return torch.zeros_like(self.weight)
 

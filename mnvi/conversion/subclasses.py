@@ -27,7 +27,7 @@ _MADE: dict[type[nn.Module], type[BayesianLayer]] = {}
 def is_layer(module: nn.Module) -> bool:
     """Whether a module is of a kind that can have a posterior, or has one already.
 
-    An embedding with a ``forward`` of its own, such as a table of positions that returns a part of it, is none.
+    An embedding that overrides ``forward``, such as a position table that returns a slice, does not count.
     """
     if isinstance(module, nn.Embedding) and not isinstance(module, BayesianLayer):
         return bayesian_class(parametrize.type_before_parametrizations(module)) is not None

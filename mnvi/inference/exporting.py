@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mnvi.inference.exported_outputs import PlainOutputs
 from mnvi.inference.optimizing import uncompiled
+from mnvi.layers.base import layers_with_own_weight
 from mnvi.likelihoods import Likelihood
 from mnvi.moments._torch import compiled_call, set_compiled_call
 
@@ -72,6 +73,7 @@ def export(
     inputs = _checked_inputs(example)
     input_names = ["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))]
     model = uncompiled(model)
+    layers_with_own_weight("export", model)  # refuses weights that were tied after mnvi.convert
     with contextlib.ExitStack() as restored, _quiet(), evaluation_mode(model), torch.no_grad():
         if isinstance(likelihood, nn.Module):
             restored.enter_context(evaluation_mode(likelihood))

@@ -12,7 +12,7 @@ from mnvi.conversion.copying import copied
 from mnvi.inference.folding import fold_batch_norms
 from mnvi.inference.frozen import can_be_frozen, freeze, is_frozen
 from mnvi.inference.variances import set_variances
-from mnvi.layers.base import bayesian_layers
+from mnvi.layers.base import bayesian_layers, layers_with_own_weight
 from mnvi.layers.computed import store_weight
 from mnvi.moments._torch import plain_call, set_compiled_call
 from mnvi.posteriors import Variance, check_variance
@@ -60,6 +60,7 @@ def optimize_for_inference(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"optimize_for_inference: model must be a torch.nn.Module, got {type(model).__name__}")
+    layers_with_own_weight("optimize_for_inference", model)  # refuses weights that were tied after mnvi.convert
     fast = copied("optimize_for_inference", uncompiled(model)).eval().requires_grad_(False)
     for layer in bayesian_layers(fast):
         if hasattr(layer, "stored_as"):  # its weight is computed, from now on it is a constant
@@ -98,7 +99,7 @@ def _compile(model: nn.Module) -> None:
 
 
 def _put_channels_last(model: nn.Module) -> None:
-    """Store weights with channels last: convolutions use the layout of their weights, whatever that of their input."""
+    """Store weights with channels last: convolutions use the layout of their weights, not that of their input."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.dim() in formats:

@@ -182,3 +182,41 @@ def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
         1
     """
     return [module for module in model.modules() if isinstance(module, BayesianLayer)]
+
+
+def layers_with_own_weight(caller: str, model: nn.Module) -> list[BayesianLayer]:
+    """All layers of a model with a posterior, but only one of those that share a weight.
+
+    Raises a ``ValueError`` if two layers share a weight but not its posterior: someone tied it after
+    :func:`mnvi.convert`.
+
+    Args:
+        caller: the function that the error names.
+        model: any module.
+
+    Example:
+        >>> import torch, mnvi
+        >>> layer = torch.nn.Linear(3, 3)
+        >>> net = mnvi.convert(torch.nn.Sequential(layer, torch.nn.ReLU(), layer), mnvi.MeanField(1.0))
+        >>> len(layers_with_own_weight("example", net))
+        1
+    """
+    # an embedding comes after the linear layer whose posterior it shares
+    layers = sorted(bayesian_layers(model), key=lambda layer: isinstance(layer, nn.Embedding))
+    weights = [layer.stored_weight for layer in layers]  # kept alive: Python reuses the id of a freed tensor
+    distinct: dict[int, BayesianLayer] = {}
+    for weight, layer in zip(weights, layers, strict=True):
+        twin = distinct.setdefault(id(weight), layer)
+        if twin is not layer:
+            _check_tied(caller, model, layer, twin)
+    return list(distinct.values())
+
+
+def _check_tied(caller: str, model: nn.Module, layer: BayesianLayer, twin: BayesianLayer) -> None:
+    own = {name for name, value in layer._parameters.items() if name not in layer.own_names and value is not None}
+    if any(layer._parameters[name] is not twin._parameters.get(name) for name in own):
+        names = {module: name for name, module in model.named_modules()}
+        raise ValueError(
+            f"{caller}: layers {names[twin]!r} and {names[layer]!r} share their weight, but each has its own "
+            f"{', '.join(sorted(own))}; tie weights before mnvi.convert, which ties these too"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mnvi.layers.base import BayesianLayer
 from mnvi.moments.affine import Affine
 from mnvi.moments.bilinear import bilinear
-from mnvi.posteriors import delivered, drawn_weight
+from mnvi.posteriors import delivered
 from mnvi.values.gaussian import Gaussian
 
 
@@ -51,7 +51,7 @@ class Bilinear(BayesianLayer, nn.Bilinear):
                 "Bilinear: both inputs are the same random value, and its moments with itself are unknown; pass a "
                 "tensor for one of them, e.g. x.mean"
             )
-        if (drawn := drawn_weight(self.posterior)) is not None:
+        if (drawn := self.posterior.drawn_weight()) is not None:
             return F.bilinear(input1, input2, drawn, self.posterior.bias)  # type: ignore[attr-defined]
         left, right = ((x.mean, x.var) if isinstance(x, Gaussian) else (x, None) for x in (input1, input2))
         spread, bias_spread = self.weight_variance(), self.bias_variance()

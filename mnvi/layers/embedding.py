@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mnvi.layers.base import BayesianLayer
 from mnvi.moments.affine import Affine
-from mnvi.posteriors import delivered, drawn_weight
+from mnvi.posteriors import delivered
 
 
 class _Rows(Affine):
@@ -62,7 +62,7 @@ class Embedding(BayesianLayer, nn.Embedding):
     def forward(self, input: Any) -> Any:
         if not isinstance(input, Tensor):
             raise TypeError(f"Embedding: the input must be a tensor of indices, got {type(input).__name__}")
-        if (drawn := drawn_weight(self.posterior)) is not None:
+        if (drawn := self.posterior.drawn_weight()) is not None:
             return F.embedding(input, drawn)
         settings = {"scale_grad_by_freq": self.scale_grad_by_freq, "sparse": self.sparse}
         mean = F.embedding(input, self.weight, self.padding_idx, **settings)

@@ -13,6 +13,8 @@ from mnvi.moments._torch import values_can_be_read
 from mnvi.values.joint import JointGaussian
 from mnvi.values.samples import Samples
 
+TWO_CLASSES = "for two classes let the network return two logits, or use BernoulliLikelihood"
+
 
 def with_classes_last(out: Output, place: int) -> Output:
     """The output with the dimension of the classes moved to the end."""
@@ -52,13 +54,21 @@ def check_labels(out: Output, y: Tensor, place: int, ignore_index: int | None) -
     last = len(out.shape) - 1
     expected, classes = out.shape[:place] + out.shape[place + 1 :], out.shape[place]
     named = -1 if place == last else place
-    if y.shape == out.shape and values_can_be_read(y) and bool((y.sum(place) == 1).all()):
+    like_output = y.shape == out.shape
+    if like_output and last > 0 and values_can_be_read(y) and _are_distributions(y, place):
+        wanted = f"expected class indices of shape {tuple(expected)}"
+        if bool(((y == 0) | (y == 1)).all()):
+            raise ValueError(
+                f"CategoricalLikelihood: labels of shape {tuple(y.shape)} look one-hot; {wanted}: pass "
+                f"y.argmax({named})"
+            )
         raise ValueError(
-            f"CategoricalLikelihood: labels of shape {tuple(y.shape)} look one-hot; expected class indices of shape "
-            f"{tuple(expected)}: pass y.argmax({named})"
+            f"CategoricalLikelihood: labels of shape {tuple(y.shape)} look like probabilities, which it does not take; "
+            f"{wanted}, and CategoricalLikelihood(label_smoothing=...) smooths them"
         )
+    hint = f"; {TWO_CLASSES}" if like_output else ""
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}")
+        raise TypeError(f"CategoricalLikelihood: labels must be integers, got {y.dtype}{hint}")
     if y.shape != expected:
         shapes = f"labels have shape {tuple(y.shape)}, the output {tuple(out.shape)}"
         if last > 1 and place == last and y.shape == (*out.shape[:1], *out.shape[2:]):
@@ -70,7 +80,6 @@ def check_labels(out: Output, y: Tensor, place: int, ignore_index: int | None) -
             raise ValueError(
                 f"CategoricalLikelihood: {shapes} with the classes last, but class_dim={place}; leave class_dim at -1"
             )
-        hint = "; for two classes let the network return two logits" if y.shape == out.shape else ""
         raise ValueError(f"CategoricalLikelihood: {shapes}; expected labels of shape {tuple(expected)}{hint}")
     if can_check_values(y):
         counted = y if ignore_index is None else y[y.long() != ignore_index]
@@ -82,3 +91,10 @@ def check_labels(out: Output, y: Tensor, place: int, ignore_index: int | None) -
             raise ValueError(
                 f"CategoricalLikelihood: labels run from {low} to {high}; they must be in 0..{classes - 1}{hint}"
             )
+
+
+def _are_distributions(y: Tensor, place: int) -> bool:
+    """Whether the numbers along a dimension are never negative and add up to one."""
+    if y.is_complex() or bool((y < 0).any()):
+        return False
+    return bool(((y.sum(place) - 1).abs() < 1e-3).all())

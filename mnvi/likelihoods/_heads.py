@@ -54,7 +54,8 @@ def two_heads(owner: str, out: Output, outputs: int | None, second: str, instead
     values, var = one_head(owner, out)
     wanted = 2 * (outputs or 1)
     if values.dim() == 0 or values.shape[-1] != wanted:
-        raise ValueError(_wrong_size(owner, values, outputs, second, instead))
+        swapped = ". If these are the targets, pass the output first" if isinstance(out, Tensor) else ""
+        raise ValueError(_wrong_size(owner, values, outputs, second, instead) + swapped)
     if outputs is not None:
         values = values.unflatten(-1, (outputs, 2))
         var = None if var is None else var.unflatten(-1, (outputs, 2))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from mnvi.likelihoods._checks import check_output
-from mnvi.likelihoods._classes import check_labels, checked_weights, with_classes_last
+from mnvi.likelihoods._classes import TWO_CLASSES, check_labels, checked_weights, with_classes_last
 from mnvi.likelihoods._sampling import fits, in_parts
 from mnvi.likelihoods.base import Likelihood, Output, StandardDeviations, Uncertainty
 from mnvi.moments.checking import check_number
@@ -288,8 +288,7 @@ class CategoricalLikelihood(Likelihood):
         place = self.class_dim % dims if dims else 0
         if dims == 0 or out.shape[place] == 1:
             raise ValueError(
-                f"CategoricalLikelihood: the output has shape {tuple(out.shape)}, a single class, whose probability is "
-                "always 1; for two classes let the network return two logits, or use BernoulliLikelihood"
+                f"CategoricalLikelihood: the output has shape {tuple(out.shape)}, {_single_class(out.shape, place)}"
             )
         classes = out.shape[place]
         if self.class_weights is not None and len(self.class_weights) != classes:
@@ -300,6 +299,14 @@ class CategoricalLikelihood(Likelihood):
         if y is not None:
             check_labels(out, y, place, self.ignore_index)
         return out if place == dims - 1 else with_classes_last(out, place)
+
+
+def _single_class(shape: torch.Size, place: int) -> str:
+    """What an output with one class lacks."""
+    if len(shape) < 3 or place < 2 or shape[1] == 1:
+        return f"a single class, whose probability is always 1; {TWO_CLASSES}"
+    remedy = "pass out.flatten(1)" if shape[2:].numel() == 1 else "write CategoricalLikelihood(class_dim=1)"
+    return f"one class in dimension {place}; the classes seem to be in dimension 1: {remedy}"
 
 
 def _entropies(logits: Tensor) -> tuple[Tensor, Tensor]:

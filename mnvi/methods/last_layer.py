@@ -103,7 +103,7 @@ def features_of(caller: str, net: nn.Module, data: Any) -> Features:
     if not isinstance(out, Tensor) or not torch.equal(out, layer(seen[-1])):
         raise ValueError(
             f"{caller}: the network's output is not that of its last layer, {name!r}; what follows it, such as a "
-            "softmax, belongs into the likelihood"
+            "softmax, belongs in the likelihood"
         )
     return Features(name, layer, torch.cat(seen), torch.cat([targets for _, targets in batches]))
 

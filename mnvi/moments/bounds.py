@@ -8,8 +8,8 @@ exponential:
     g(x) = x \;\text{ for } |x| \le a, \qquad
     g(x) = \operatorname{sign}(x)\,\bigl(a + \log(1 + |x| - a)\bigr) \;\text{ beyond}
 
-Beyond :math:`a` the exponential :math:`e^{g(x)} = e^a (1 + x - a)` goes on as a straight line with the slope that it
-has at :math:`a`, and :math:`e^{g(-x)} = 1/e^{g(x)}`. So :math:`g` is smooth to first order, its slope
+Beyond :math:`a` the exponential :math:`e^{g(x)} = e^a (1 + x - a)` continues as a straight line with the slope that
+it has at :math:`a`, and :math:`e^{g(-x)} = 1/e^{g(x)}`. So :math:`g` is smooth to first order, its slope
 :math:`1/(1 + |x| - a)` is never zero, and training can come back from any distance.
 
 Why :math:`a = \tfrac14 \log(\text{largest number})`, 22.2 in float32 and 177.4 in float64: a gradient is a product of

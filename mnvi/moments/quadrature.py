@@ -136,7 +136,7 @@ def broadcasts(shape: torch.Size, wider: torch.Size) -> bool:
 
 
 def _repeated(function: Function, mean: Tensor, spread: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Both, repeated to the result's shape, which is larger if the function holds something wider than its input."""
+    """Mean and variance, expanded to the result's shape; it is larger if the function closes over a wider tensor."""
     if not broadcasts(mean.shape, shape) or function(mean.expand(shape)).shape != shape:
         raise ValueError(
             f"not elementwise: it maps shape {tuple(mean.shape)} to {tuple(shape)}; write a rule for it with @mnvi.rule"

@@ -1,4 +1,4 @@
-"""Which entries of a common source two values use: the same ones, others, or both."""
+"""Compares the entries that two values take from a common source: equal, disjoint or overlapping."""
 
 from __future__ import annotations
 

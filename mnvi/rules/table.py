@@ -145,7 +145,8 @@ class RuleTable:
         if not is_compiling() and _in_a_distribution():
             raise TypeError(
                 f"a distribution of torch takes tensors, not a {self._value_name}; Normal(x.mean, x.std) is the "
-                f"distribution of a {self._value_name} x, and a likelihood's predictive(x) that of the targets"
+                f"distribution of a {self._value_name} x; for the distribution of the targets call "
+                "likelihood.predictive(x)"
             )
         handler = self.find(function)
         if handler is None:
@@ -209,7 +210,7 @@ def every(*names: str) -> tuple[Callable, ...]:
 
 
 def _in_a_distribution() -> bool:
-    """Whether the constructor of one of torch's distributions makes this call, itself or through a helper."""
+    """Whether a constructor of torch's distributions, or a Dirichlet, makes this call, itself or through a helper."""
     frame = inspect.currentframe()
     for _ in range(_CALLERS):
         frame = frame.f_back if frame is not None else None
@@ -217,6 +218,8 @@ def _in_a_distribution() -> bool:
         if frame is None or not module.startswith(("mnvi.", "torch.")):
             return False
         if module.startswith("torch.distributions.") and frame.f_code.co_name in ("__init__", "broadcast_all"):
+            return True
+        if module == "torch.distributions.dirichlet":  # made without a look at its parameter, it computes later
             return True
     return False
 

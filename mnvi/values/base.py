@@ -107,7 +107,7 @@ class RandomValue:
         if self.dim() == 0:  # torch.tensor(x) takes x for nested lists and ends up here
             kind = type(self).__name__
             raise TypeError(
-                f"torch.tensor takes no {kind}, and a {kind} without dimensions has no length; use its "
+                f"torch.tensor cannot take a {kind}, and a {kind} without dimensions has no length; use its "
                 f"{self._readable}, which are tensors"
             )
         return len(self.mean)

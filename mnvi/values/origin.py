@@ -2,7 +2,7 @@
 
 Two values with a common ancestor are not independent. A chain starts anew wherever a value gets uncertainty of its own,
 as in a layer with a posterior, and wherever entries mix, as in a sum. Views share memory with what they were taken
-from, so a change in place goes on to the other values of a family of views.
+from, so an in-place change reaches every view of the same value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST = 32  # a longer chain starts anew, so that a loop over thousands of ste
 
 
 class Family:
-    """Shared by all links of chains with the same beginning."""
+    """One object, shared by all chains that start at the same value."""
 
     __slots__ = ()
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
 import mnvi
+from mnvi.layers.base import BayesianLayer
 from mnvi.moments import divergence
 
 
@@ -108,3 +110,22 @@ def test_posteriors_are_values() -> None:
     assert len({mnvi.MeanField(1.0), mnvi.MeanField(1.0), mnvi.SharedMeanField(1.0)}) == 2
     with pytest.raises(AttributeError):
         mnvi.MeanField(1.0).prior_variance = 2.0
+
+
+@dataclass(frozen=True)
+class Weighted(mnvi.MeanField):
+    weight: float = 1.0  # how much its KL counts
+
+    def kl_divergence(self, layer: BayesianLayer) -> Tensor:
+        return self.weight * super().kl_divergence(layer)
+
+
+def test_a_field_named_weight_is_no_drawn_weight() -> None:
+    layer = mnvi.convert(nn.Embedding(4, 3), Weighted(1.0, weight=2.0))
+    assert layer(torch.tensor([1])).var.shape == (1, 3)
+
+
+def test_kl_divergences_asks_the_posterior_itself() -> None:
+    layers = [mnvi.layers.Linear(3, 2, posterior=mnvi.MeanField(1.0)) for _ in range(2)]
+    expected = sum(2.0 * layer.kl_divergence() for layer in layers)
+    torch.testing.assert_close(Weighted(1.0, weight=2.0).kl_divergences(layers), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import pytest
 import torch
 
 import mnvi
-from mnvi import _moved
 
 FILES = Path(__file__).parent / "saved_by_0_1_0"
 MODELS = sorted(
@@ -64,17 +64,39 @@ def test_a_name_that_old_files_no_longer_find_says_what_to_do() -> None:
     module = __import__("mnvi.montecarlo", fromlist=["Ensemble"])
     assert module.Ensemble is mnvi.Ensemble
     with pytest.raises(
-        ImportError, match=r"mnvi.montecarlo.Forgotten moved in mnvi 0\.2, .* save the model's state_dict"
+        ImportError,
+        match=r"mnvi.montecarlo.Forgotten was moved or removed in mnvi 0\.2; .* save the model's state_dict",
     ):
         _ = module.Forgotten
 
 
-@pytest.mark.parametrize("name", ["mnvi.parallel.DataParallel", "mnvi.montecarlo.Forgotten"])
-def test_torch_load_says_it_too(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mnvi.parallel.DataParallel", "mnvi.parallel was removed .*DistributedDataParallel"),
+        ("mnvi.optimizers.SGD", "mnvi.optimizers was removed .*use torch.optim"),
+        ("mnvi.rules.linear._linear_map", "mnvi.rules.linear was removed"),
+        ("mnvi.export._PlainOutputs", "mnvi.export._PlainOutputs was moved or removed"),
+        ("mnvi.montecarlo.Forgotten", "mnvi.montecarlo.Forgotten was moved or removed"),
+    ],
+)
+def test_an_unpickler_says_it_too(name: str, message: str) -> None:
     module, _, attribute = name.rpartition(".")
     old = f"c{module}\n{attribute}\n.".encode()  # a pickle of the class
-    with pytest.raises(ImportError, match=rf"{name} moved .* save the model's state_dict"):
+    with pytest.raises(ImportError, match=rf"{message}.* save the model's state_dict"):
         pickle.loads(old)
+
+
+def test_every_module_of_0_1_0_is_here_or_explained() -> None:
+    modules = (FILES / "modules.txt").read_text().split()
+    unexplained = []
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            if "was removed in version 0.2" not in str(error):
+                unexplained.append(name)
+    assert len(modules) > 60 and unexplained == []
 
 
 def test_a_hook_of_a_folded_model_and_a_recipe_are_found() -> None:
@@ -93,4 +115,24 @@ def test_a_likelihood_saved_before_its_module_was_renamed_is_found() -> None:
 def test_a_name_that_is_gone_says_what_to_write(name: str, remedy: str) -> None:
     with pytest.raises(AttributeError, match=f"mnvi.{name} was removed .*{remedy}"):
         getattr(mnvi, name)
-    assert not hasattr(_moved, name)
+    assert not hasattr(mnvi, name)
+
+
+@pytest.mark.parametrize(
+    ("statement", "remedy"),
+    [
+        ("from mnvi import taylor", "'taylor'"),
+        ("from mnvi import DataParallel", "DistributedDataParallel"),
+        ("from mnvi import optimizers", "torch.optim"),
+        ("import mnvi.optimizers", "torch.optim"),
+        ("from mnvi.vision import torchvision", "import torchvision itself"),
+    ],
+)
+def test_an_import_of_what_is_gone_says_what_to_write(statement: str, remedy: str) -> None:
+    with pytest.raises(ImportError, match=f"was removed .*{remedy}"):
+        exec(statement, {})
+
+
+def test_a_name_that_never_was_keeps_pythons_message() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'nonsense'"):
+        exec("from mnvi import nonsense", {})

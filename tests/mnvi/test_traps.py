@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Normal, OneHotCategorical
+from torch.distributions import Bernoulli, Categorical, Dirichlet, Normal, OneHotCategorical
 
 import mnvi
 
@@ -32,6 +32,16 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         "ELBO: kl is a Linear; pass mnvi.kl_divergence(net)",
         lambda: ELBO(OUT, LABELS, nn.Linear(1, 1)),  # type: ignore[arg-type]
     ),
+    "output as kl": (
+        TypeError,
+        "ELBO: kl is a Gaussian, which is what a network returns; call elbo(out, y, kl)",
+        lambda: ELBO(torch.tensor(0.0), LABELS, OUT),  # type: ignore[arg-type]
+    ),
+    "kl_divergence, not called, as kl": (
+        TypeError,
+        "ELBO: kl is a function; call it: mnvi.kl_divergence(net)",
+        lambda: ELBO(OUT, LABELS, mnvi.kl_divergence),  # type: ignore[arg-type]
+    ),
     "labels as kl": (ValueError, "ELBO: kl has shape (4,)", lambda: ELBO(OUT, torch.tensor(1.0), LABELS)),
     "negative kl": (ValueError, "ELBO: kl=-1.0 must be a finite number >= 0", lambda: ELBO(OUT, LABELS, -1.0)),
     "swapped output and labels": (
@@ -43,6 +53,11 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         TypeError,
         "out is torch.int64, but a network's output is floating point; pass the output before the targets",
         lambda: ELBO(LABELS, torch.zeros(4, 3), 0),
+    ),
+    "swapped heads and targets": (
+        ValueError,
+        "If these are the targets, pass the output first",
+        lambda: mnvi.ELBO(mnvi.GaussianLikelihood(), 10)(torch.zeros(5), torch.zeros(5, 2), 0),
     ),
     "schedule without an epoch": (
         ValueError,
@@ -59,6 +74,27 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     "one logit": (ValueError, "let the network return two logits", lambda: ELBO(single(4, 1), LABELS, 0)),
     "one logit, labels like it": (ValueError, "two logits", lambda: ELBO(single(4, 1), torch.zeros(4, 1), 0)),
     "one logit without a dimension": (ValueError, "two logits", lambda: ELBO(single(4), torch.zeros(4).long(), 0)),
+    "one logit without a dimension, floating labels": (
+        TypeError,
+        "got torch.float32; for two classes let the network return two logits, or use BernoulliLikelihood",
+        lambda: ELBO(single(4), torch.tensor([0.0, 1.0, 0.0, 0.0]), 0),
+    ),
+    "probabilities as labels": (
+        ValueError,
+        "look like probabilities, which it does not take; expected class indices of shape (4,), and "
+        "CategoricalLikelihood(label_smoothing=...) smooths them",
+        lambda: ELBO(OUT, torch.full((4, 3), 1 / 3), 0),
+    ),
+    "an image of one pixel for each class": (
+        ValueError,
+        "the classes seem to be in dimension 1: pass out.flatten(1)",
+        lambda: ELBO(single(4, 3, 1, 1), LABELS, 0),
+    ),
+    "an image of one column for each class": (
+        ValueError,
+        "the classes seem to be in dimension 1: write CategoricalLikelihood(class_dim=1)",
+        lambda: ELBO(single(4, 3, 5, 1), torch.zeros(4, 5, 1).long(), 0),
+    ),
     "prediction from one logit": (ValueError, "a single class", lambda: LIKELIHOOD.predictive(single(4, 1))),
     "image-shaped logits": (
         ValueError,
@@ -82,7 +118,7 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         "classes have no standard deviation; use uncertainty(out)",
         lambda: LIKELIHOOD.standard_deviations(OUT),
     ),
-    "torch.tensor(gaussian)": (TypeError, "torch.tensor takes no Gaussian, and", lambda: torch.tensor(OUT)),
+    "torch.tensor(gaussian)": (TypeError, "torch.tensor cannot take a Gaussian, and", lambda: torch.tensor(OUT)),
     "Normal(gaussian, 1)": (
         TypeError,
         "takes tensors, not a Gaussian; Normal(x.mean, x.std)",
@@ -92,6 +128,11 @@ TRAPS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
         TypeError,
         "takes tensors, not a Gaussian; Normal(x.mean, x.std)",
         lambda: Normal(OUT, 1.0, validate_args=False),  # type: ignore[arg-type]
+    ),
+    "mean of Dirichlet(gaussian) without validation": (
+        TypeError,
+        "takes tensors, not a Gaussian",
+        lambda: Dirichlet(OUT, validate_args=False).mean,  # type: ignore[arg-type]
     ),
     **{
         f"{distribution.__name__}({name}=gaussian, {validated=})": (
@@ -125,11 +166,19 @@ def test_a_likelihood_without_its_methods_cannot_be_made(missing: str) -> None:
         type("Unfinished", (mnvi.Likelihood,), methods)()
 
 
-def test_weights_tied_after_conversion_are_noticed() -> None:
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("kl_divergence", mnvi.kl_divergence),
+        ("optimize_for_inference", partial(mnvi.optimize_for_inference, compile=False)),
+        ("export", partial(mnvi.export, path="never_written.pt2", example=torch.ones(1, 3))),
+    ],
+)
+def test_weights_tied_after_conversion_are_noticed(name: str, call: Callable[[nn.Module], object]) -> None:
     net = mnvi.convert(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), mnvi.MultiplicativeNoise(1.0))
     net[1].weight = net[0].weight
-    with pytest.raises(ValueError, match=r"layers '0' and '1' share their weight, but each has its own rho"):
-        mnvi.kl_divergence(net)
+    with pytest.raises(ValueError, match=rf"{name}: layers '0' and '1' share their weight, but each has its own rho"):
+        call(net)
 
 
 def gap(x: Tensor) -> Tensor:
