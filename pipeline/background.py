@@ -1,4 +1,4 @@
-"""Work beside the main work: what repeats, and what threads do ahead."""
+"""Background threads: repeated calls, and work done ahead of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the study's networks propagate means and variances: as in the paper, but for what a method changes."""
+"""How the study's networks propagate means and variances: as in the paper, except where a method changes it."""
 
 from __future__ import annotations
 

@@ -80,11 +80,8 @@ Variance = Annotated[
     float, Field(strict=True, ge=1e-9, allow_inf_nan=False), Says("a number of at least 1e-09", _NUMBER)
 ]
 Boolean = Annotated[bool, Field(strict=True), Says("true or false", "write one of them without quotes")]
-Text = Annotated[
-    str,
-    Field(strict=True, min_length=1),
-    Says("a text", "write some, in quotes if YAML takes it for something else"),
-]
+_TEXT = Says("text", "write a non-empty string, in quotes if YAML reads it as something else")
+Text = Annotated[str, Field(strict=True, min_length=1), _TEXT]
 Name = Annotated[
     str,
     Field(strict=True, pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$"),
@@ -182,7 +179,7 @@ TAKEN = (
 
 def _folder(value: Any) -> Path:
     if not isinstance(value, str | Path) or not str(value):
-        raise misfit(value, "a text", "write some, in quotes if YAML takes it for something else")
+        raise misfit(value, _TEXT.expected, _TEXT.to_do)
     given = Path(value)
     if given.is_absolute() or ".." in given.parts or given == Path("."):
         raise misfit(value, "a folder inside the project", "write a relative path such as results/mine")
@@ -237,12 +234,16 @@ def _rank(mistake: Any) -> bool:
 def _as_study_error(path: str, whole: Any, mistake: Any) -> StudyError:
     place, value, context = _place(path, whole, mistake["loc"]), mistake["input"], mistake.get("ctx", {})
     if mistake["type"] == "missing":
-        return StudyError(f"{place}: is missing, but the stages or dvc.yaml need it; add it")
+        return missing(place)
     if mistake["type"] == "told":
         return StudyError(f"{place}{context['below']}: {context['text']}")
     if "to_do" not in context:  # the message is none of ours: a section, or a check of another package
         return StudyError(f"{place}: {value!r} does not fit ({mistake['msg']}); change it")
     return StudyError(f"{place}: {value!r} is not {context['expected']}; {context['to_do']}")
+
+
+def missing(path: str) -> StudyError:
+    return StudyError(f"{path}: is missing, but the stages or dvc.yaml need it; add it")
 
 
 def _place(path: str, whole: Any, loc: tuple[int | str, ...]) -> str:

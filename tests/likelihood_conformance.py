@@ -179,6 +179,17 @@ class LikelihoodConformance:
         if self.own_samples == math.inf:
             exact = self.likelihood().expected_log_prob(out, y)
             torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
+        else:  # torch draws other numbers in float32, whatever the seed
+            each = self.each(out.sample(SAMPLES), y)
+            assert_mean_of_samples(value.double(), each, self.expectation_error, self.own_samples)
+
+    def test_float32_agrees_with_float64_on_the_same_samples(self) -> None:
+        values, y = self.output().sample(50), self.targets()
+        rough_y = y.float() if y.is_floating_point() else y
+        value = self.likelihood().float().expected_log_prob(mnvi.Samples(values.float()), rough_y)
+        exact = self.likelihood().expected_log_prob(mnvi.Samples(values), y)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
     def test_half_precision_means_give_float32_results(self, dtype: torch.dtype) -> None:

@@ -1,6 +1,6 @@
 """How training uses its device. On a GPU it is compiled, channels-last, with TF32, and seldom waits for results.
 
-On a CPU it is none of this unless `resources.compile` says so: recorded results keep their last digit.
+On a CPU none of this applies, unless `resources.compile` asks for compilation: recorded results keep their last digit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the code that a result depends on, so that a change reruns only the stages whose result it can change.
 
 We follow imports from a stage's entry module, in the source alone: importing the modules would take seconds. A module
-counts by its syntax tree: comments, docstrings and layout do not matter.
+counts by its syntax tree: comments, docstrings, layout and the texts of errors and warnings do not matter.
 
 Three tables add what the imports alone do not say:
 
@@ -83,6 +83,8 @@ BY_NAME = (
 )
 LIBRARY = "mnvi"
 OWN = ("pipeline", LIBRARY)
+
+WARNING_CALLS = ("warn", "warning")  # warnings.warn, logger.warning
 
 Digests = dict[str, str]  # module to digest
 
@@ -169,19 +171,36 @@ def _digest(module: str) -> str:
     return hashlib.sha256(json.dumps(_plain(_tree(module))).encode()).hexdigest()[:12]
 
 
-def _plain(node: Any) -> Any:
-    """A syntax tree as lists, without positions and docstrings; all versions of Python give the same."""
+def _plain(node: Any, in_message: bool = False) -> Any:
+    """A syntax tree as lists, without positions, docstrings and texts of messages: the same in all versions of Python.
+
+    Args:
+        in_message: whether the node is part of a `raise` statement or of a call that warns.
+    """
     if isinstance(node, list):
-        return [_plain(one) for one in node if not _says_nothing(one)]
+        return [_plain(one, in_message) for one in node if not _is_docstring(one)]
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields = [[name, _plain(value)] for name, value in ast.iter_fields(node) if value is not None]
+    if in_message and (_is_text(node) or isinstance(node, ast.JoinedStr)):
+        return "text"
+    in_message = in_message or isinstance(node, ast.Raise) or _warns(node)
+    fields = [[name, _plain(value, in_message)] for name, value in ast.iter_fields(node) if value is not None]
     return [type(node).__name__, *(field for field in fields if field[1] != [])]
 
 
-def _says_nothing(node: Any) -> bool:
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _is_docstring(node: Any) -> bool:
     """Whether the node is a docstring of a module, class, function or constant."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return isinstance(node, ast.Expr) and _is_text(node.value)
+
+
+def _warns(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return name in WARNING_CALLS
 
 
 @cache

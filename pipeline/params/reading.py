@@ -25,7 +25,7 @@ from pipeline.params.settings import (
     Study,
     keys,
 )
-from pipeline.setting_types import Name, Texts, checked, section
+from pipeline.setting_types import Name, Texts, checked, missing, section
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
 OPTIONAL = ("plugins", "recipes")
@@ -97,7 +97,7 @@ def read(raw: Any) -> Params:
     registry.load(plugins)
     top = {key: _section("the file", raw, key) for key in SECTIONS}
     study = _study(top["study"])
-    resources = checked(Resources, "resources", _whole_section(Resources, "resources", top["resources"]))
+    resources = _whole_section(Resources, "resources", top["resources"])
     datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
     given = with_recipes(datasets, top["experiments"], section("recipes", raw.get("recipes", {})))
     for preset in PRESETS:
@@ -112,22 +112,13 @@ def read(raw: Any) -> Params:
 
 def _section(path: str, raw: dict[str, Any], key: str) -> dict[str, Any]:
     if key not in raw:
-        raise _missing(f"{path}.{key}")
+        raise missing(f"{path}.{key}")
     return section(key if path == "the file" else f"{path}.{key}", raw[key])
 
 
-def _missing(path: str) -> StudyError:
-    return StudyError(f"{path}: is missing, but the stages or dvc.yaml need it; add it")
-
-
-def _whole_section(kind: type, path: str, raw: Any) -> dict[str, Any]:
-    """Checks that all fields of this dataclass are present, and no others: `dvc exp run -S` sets existing keys only."""
-    names = [one.name for one in fields(kind)]
-    checked(dict[Any, Any], path, raw, keys=names)
-    for name in names:
-        if name not in raw:
-            raise _missing(f"{path}.{name}")
-    return dict(raw)
+def _whole_section(kind: type, path: str, raw: Any) -> Any:
+    """The section as this dataclass; all its keys must be there: `dvc exp run -S` sets existing keys only."""
+    return checked(kind, path, raw, keys=[one.name for one in fields(kind)])
 
 
 def _study(raw: dict[str, Any]) -> Study:
@@ -137,7 +128,7 @@ def _study(raw: dict[str, Any]) -> Study:
     limits = checked(dict[Any, Any], "study.limits", _section("study", raw, "limits"), keys=KINDS)
     for kind, form in (("regression", RegressionLimits), ("classification", ClassificationLimits)):
         path = f"study.limits.{kind}"
-        values[kind] = checked(form, path, _whole_section(form, path, _section("study.limits", limits, kind)))
+        values[kind] = _whole_section(form, path, _section("study.limits", limits, kind))
     for name, cell in _section("study", raw, "cells").items():
         checked(Name, f"study.cells.{name}", name)
         checked(Place, f"study.cells.{name}", cell, keys=list(Place.__annotations__))
@@ -163,7 +154,7 @@ def _of_kind(form: type, path: str, raw: dict[str, Any], kind: str) -> None:
     checked(dict[Any, Any], path, raw, keys=known)
     for key, needed in known.items():
         if needed and raw.get(key) in (None, {}):
-            raise _missing(f"{path}.{key}")
+            raise missing(f"{path}.{key}")
 
 
 def _dataset(name: str, raw: Any) -> Dataset:

@@ -158,7 +158,7 @@ class Resources:
     gpu: Boolean
     cpus_per_worker: Count
     precision: Annotated[str, known("float32", "bfloat16", "float16")]
-    compile: Switch  # auto: only tables, if their training is long enough to pay for it
+    compile: Switch  # auto: tables if their training is long enough to pay for it, images on a GPU
     accumulate: Count
     allow_fewer_workers: Boolean
 

@@ -109,7 +109,9 @@ def test_state_without_a_mark_is_set_aside() -> None:
     assert names(one) == ["unknown-date-unmarked"]
 
 
-def test_adopted_state_is_gone_on_from_though_it_was_made_for_something_else(capfd: pytest.CaptureFixture[str]) -> None:
+def test_adopted_state_is_continued_from_though_it_was_made_for_something_else(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     one = cell("mnvi")
     kept(one, "first")
     kept(one, "second", data="b")
@@ -123,6 +125,16 @@ def test_adopted_state_is_gone_on_from_though_it_was_made_for_something_else(cap
     (replaced,) = names(one)
     assert replaced.endswith("-replaced")
     assert (one.state("train") / "set-aside" / replaced / "chunk").read_text() == "second"
+
+
+def test_state_can_be_adopted_before_a_stage_sees_other_digests_of_its_code(capfd: pytest.CaptureFixture[str]) -> None:
+    one = cell("mnvi")
+    kept(one, code={"mnvi.elbo": "as it was counted before"})
+    assert command("state", "set-aside", "tiny-mnvi", "train")[0] == 0
+    (name,) = names(one)
+    assert command("state", "adopt", "tiny-mnvi", f"train/{name}")[0] == 0
+    assert (progress(one) / "chunk").read_text() == "hours of work" and names(one) == []
+    assert "although these differ: code" in capfd.readouterr().err
 
 
 def test_only_the_command_removes_and_it_removes_what_it_is_told() -> None:

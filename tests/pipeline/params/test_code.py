@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,39 @@ def test_comments_docstrings_and_layout_count_for_nothing(changed, name):
         return f'"""{docstring} In other words."""\n\n# A comment.\n{rest}\n\n\n# At the end.\n'
 
     assert changed(name, reworded) == set()
+
+
+def plain(text: str) -> Any:
+    return code._plain(ast.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('raise ValueError(f"{n} is too small")', 'raise ValueError(f"expected more than {least}, got {n}")'),
+        ('raise ValueError("too small")', 'raise ValueError(f"{n} is too small")'),
+        ('warnings.warn("slow", stacklevel=2)', 'warnings.warn("this is slow", stacklevel=2)'),
+        ('logger.warning("%d are left", n)', 'logger.warning("left over: %d", n)'),
+    ],
+)
+def test_texts_of_errors_and_warnings_count_for_nothing(before, after):
+    assert plain(before) == plain(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('mode = "nearest"', 'mode = "linear"'),
+        ('if mode == "a":\n    raise ValueError("no")', 'if mode == "b":\n    raise ValueError("no")'),
+        ('raise ValueError("no")', 'raise KeyError("no")'),
+        ('raise TooSmall("no", 3)', 'raise TooSmall("no", 4)'),
+        ('warn("slow", stacklevel=2)', 'warn("slow", stacklevel=3)'),
+        ('run("slow")', 'run("fast")'),
+        ('run("slow")\nraise ValueError', 'run("fast")\nraise ValueError'),
+    ],
+)
+def test_other_texts_and_the_rest_of_a_raise_statement_count(before, after):
+    assert plain(before) != plain(after)
 
 
 @pytest.mark.parametrize(

@@ -706,7 +706,7 @@ def test_an_experiment_takes_from_its_recipe_what_it_does_not_say(project):
     ("recipe", "message"),
     [
         ("powr", r"experiments\.naval-standard\.recipe: 'powr' is not in experiments .*; did you mean power\?"),
-        ([], r"experiments\.naval-standard\.recipe: \[\] is not a text"),
+        ([], r"experiments\.naval-standard\.recipe: \[\] is not text; write a non-empty string"),
         ("naval-standard", r"experiments\.naval-standard\.recipe: 'naval-standard' leads back to 'naval-standard'"),
     ],
 )
