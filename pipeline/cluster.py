@@ -10,6 +10,7 @@ of a private Ray, shared or not.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -93,6 +94,11 @@ def cpus() -> int:
     import ray
 
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:
+    """How many workers fit, counted node by node: a worker cannot use the leftovers of two nodes together."""
+    return sum(min(math.floor(node.get(kind, 0.0) / amount) for kind, amount in needs.items()) for node in nodes)
 
 
 def this_node() -> Any:

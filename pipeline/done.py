@@ -37,12 +37,16 @@ class Account:
     reads: Sequence[Path]
     makes: Sequence[Path]
 
-    def is_settled(self) -> bool:
-        """Whether the stage made its present outputs from its present inputs, settings and code. Says so if it did."""
+    def holds(self) -> bool:
+        """Whether the stage made its present outputs from its present inputs, settings and code."""
         if not self.note.exists() or not all(path.exists() for path in self.makes):
             return False
         known: dict[str, str] = files.read_json(self.note, f"python -m pipeline.{self.stage}")
-        if known != self._digests():
+        return known == self._digests()
+
+    def is_settled(self) -> bool:
+        """Whether the account holds. Says so if it does."""
+        if not self.holds():
             return False
         made = ", ".join(str(path) for path in self.makes)
         state = (

@@ -8,10 +8,9 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
-from pipeline import cluster, console, missing, params, submission
+from pipeline import cluster, console, missing, params, stage_files, submission
 from pipeline.done import Account
 from pipeline.params import Cell, code
 
@@ -54,26 +53,8 @@ def account(cell: Cell, stage: str) -> Account:
     """What the stage depends on and makes, noted beside its state."""
     settings = {"settings": cell.settings(stage), "code": cell.code(stage)}
     note = cell.state(stage) / "done.json"
-    return Account(f"{stage} {cell.name}", note, settings, inputs(cell, stage), outputs(cell, stage))
-
-
-def inputs(cell: Cell, stage: str) -> list[Path]:
-    """Files and folders that a stage reads besides its settings."""
-    read = {
-        "tune": [],
-        "train": [cell.tune / "best.yaml"],
-        "evaluate": [cell.tune / "best.yaml", cell.model, *cell.ood.values()],
-    }
-    return [cell.data, *read[stage]]
-
-
-def outputs(cell: Cell, stage: str) -> list[Path]:
-    """Files and folders that DVC expects the stage to write."""
-    if stage == "train":
-        return [cell.model]
-    if stage == "tune":
-        return [cell.tune / "best.yaml", cell.tune / "trials.json"]
-    return [cell.plots, cell.evaluate / "scores.json", cell.evaluate / "metrics.json"]
+    reads, makes = stage_files.inputs(cell, stage), stage_files.outputs(cell, stage)
+    return Account(f"{stage} {cell.name}", note, settings, reads, makes)
 
 
 def _arguments(stage: str) -> argparse.Namespace:

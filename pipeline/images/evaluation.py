@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -30,18 +31,17 @@ def run(cell: Cell) -> None:
     others = foreign_sets(cell)
     seeds = kept.of(cell, training["seeds"], list(others))
     depends_on = [cell.fingerprint("evaluate"), *(seed.digest for seed in seeds), *kept.digests(cell, list(others))]
-    if cell.resources.gpu and not torch.cuda.is_available():
+    if cell.resources.gpu and not torch.cuda.is_available() and not os.environ.get("RAY_ADDRESS"):
         say(f"evaluate {cell.name}: there is no GPU here; evaluating on the CPU (resources.gpu)")
     with tracking.run(cell, "evaluate", state=cell.state("evaluate"), depends_on=depends_on) as tracked:
         tracked.params({**cell.parameters("evaluate"), "seeds": len(seeds)})
         tracked.dataset(jobs.summary(cell.data), context="test")
         for name in others:
             tracked.dataset(jobs.summary(cell.ood[name]), context="ood")
-        found = []
         with progress(f"evaluate {cell.name}", len(seeds), "seeds") as bar:
-            for one in seeds:
-                found.append(one.evaluated(others))
+            for _ in kept.evaluated(seeds, others):
                 bar.advance()
+        found = [one.evaluated(others) for one in seeds]
         scores = summarised(cell, training, found)
         test = load_images(cell.data, "test")
         files.write_json(cell.evaluate / "scores.json", scores)

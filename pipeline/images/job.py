@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,26 @@ from pipeline.storage import Anywhere
 
 @dataclass(frozen=True)
 class Data:
-    """A prepared data set. With storage, each node fetches it once; otherwise all machines see it under this path."""
+    """A prepared data set. With storage, each node fetches it once; otherwise all machines see it under this path.
+
+    Args:
+        weights: the file that the cell's networks start from, if it names one.
+    """
 
     path: Path
     digest: str
     contents: Contents | None = None
+    weights: Data | None = None
 
     @property
     def folder(self) -> Path:
         """The folder of the data on this machine."""
         return self.path if self.contents is None else self.contents.here()
+
+    @property
+    def file(self) -> Path:
+        """The file on this machine, of data that are a single file."""
+        return self.path if self.contents is None else self.contents.here() / self.path.name
 
 
 @dataclass(frozen=True)
@@ -55,10 +65,16 @@ class Job:
 
 
 def data_of(cell: Cell) -> Data:
-    """The cell's data; if there is a storage and a cluster to fetch them from it, publishes them there."""
+    """The cell's data, with the weights that its networks start from."""
+    weights = cell.experiment.weights_file
+    return replace(shared(cell.data), digest=digest(cell.data), weights=None if weights is None else shared(weights))
+
+
+def shared(path: Path) -> Data:
+    """A file or folder that workers read; published if there is a storage and a cluster to fetch it from there."""
     root = storage.root() if os.environ.get("RAY_ADDRESS") else None
-    contents = None if root is None else blobs.publish({".": cell.data}, root)
-    return Data(cell.data.absolute(), digest(cell.data), contents)
+    name = "." if path.is_dir() else path.name
+    return Data(path.absolute(), "", None if root is None else blobs.publish({name: path}, root))
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -88,8 +104,9 @@ def objective(job: Job, *, start: bool = True) -> mnvi.Objective:
     """The job's network with the weights that training starts from, and its loss."""
     images = load_images(job.data.folder, "train")
     examples = num_examples(job, len(images))
+    cell = job.cell if job.data.weights is None else job.cell.starting_from(job.data.weights.file)
     return objectives.build(
-        job.cell, job.seed, classes=len(images.classes), channels=images.channels, examples=examples, start=start
+        cell, job.seed, classes=len(images.classes), channels=images.channels, examples=examples, start=start
     )
 
 

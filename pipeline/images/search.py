@@ -176,7 +176,7 @@ def _search(cell: Cell, folder: Anywhere, tracked: tracking.Run) -> None:
         cluster.check_shared(folder)
         num_workers, at_a_time = workers.affordable(cell)
         # The workers of a trial request their own resources; the trial only waits, but must request something.
-        needs = {"memory": 1.0} if num_workers > 1 else workers.per_worker(cell)
+        needs = {"memory": 1.0} if num_workers > 1 else cell.resources.per_worker
         trial = tune.with_parameters(
             train_trial, cell=cell, folder=folder, data=jobs.data_of(cell), num_workers=num_workers
         )

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from pipeline import files, propagation, state
+from pipeline import cluster, files, propagation, state, storage
 from pipeline.console import say
 from pipeline.data.damage import KINDS, SEVERITIES, DamagedImages
 from pipeline.data.imagesets import ImageSet, load_images
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, words_of
 from pipeline.images import job as jobs
-from pipeline.images import objectives, other_images
+from pipeline.images import objectives, other_images, workers
 from pipeline.images.batches import Transform, in_order
-from pipeline.images.job import Job
+from pipeline.images.job import Data, Job
 from pipeline.images.predictions import Predictions, milliseconds, optimised, predict
 from pipeline.params import Cell
 
@@ -30,8 +33,53 @@ def of(cell: Cell, number: int, others: list[str]) -> list[Seed]:
     """
     made_for = {**cell.made_for("predict"), "data": digests(cell, others)}
     folder = state.progress(cell.state("evaluate"), cell, "evaluate", made_for)
-    assert isinstance(folder, Path)  # evaluation runs on the machine of the stage
+    assert isinstance(folder, Path)  # on the machine of the stage, which writes down what workers predict
     return [Seed(cell, seed, folder) for seed in range(number)]
+
+
+def evaluated(seeds: list[Seed], others: dict[str, ImageSet]) -> Iterator[None]:
+    """Makes the predictions that are missing; yields for each seed that has them.
+
+    Without a cluster one seed after the other predicts in this process; on a cluster each is a task of its own.
+    """
+    new = [seed for seed in seeds if seed.kept() is None]
+    yield from [None] * (len(seeds) - len(new))
+    if not os.environ.get("RAY_ADDRESS"):
+        for seed in new:
+            seed.evaluate(others)
+            yield
+    elif new:
+        with cluster.connected():
+            yield from _side_by_side(new, list(others))
+
+
+def _side_by_side(seeds: list[Seed], others: list[str]) -> Iterator[None]:
+    """Ray starts as many tasks as there is room for."""
+    import ray
+
+    cell = seeds[0].cell
+    cluster.check_shared(cell.data.absolute() if storage.root() is None else storage.of("evaluation"))
+    workers.affordable(replace(cell, resources=replace(cell.resources, workers=1)))
+    needs = cell.resources.per_worker
+    task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=workers.RESTARTS)(_predict)
+    data, model = jobs.shared(cell.data), jobs.shared(cell.model)
+    foreign = {name: jobs.shared(cell.ood[name]) for name in others}
+    running = {task.remote(cell, seed.seed, data, model, foreign): seed for seed in seeds}
+    while running:
+        (ended,), _ = ray.wait(list(running))
+        seed = running.pop(ended)
+        try:
+            seed.keep(ray.get(ended))
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", error)
+            raise StudyError(f"{cell.name}, seed {seed.seed}: its evaluation failed with\n{words_of(cause)}") from error
+        yield
+
+
+def _predict(cell: Cell, seed: int, data: Data, model: Data, others: dict[str, Data]) -> dict[str, Any]:
+    torch.set_num_threads(cell.resources.cpus_per_worker)
+    found = Seed(cell, seed, Path(), data.folder, model.folder)
+    return found.predictions({name: load_images(one.folder, "test") for name, one in others.items()})
 
 
 def digests(cell: Cell, others: list[str]) -> list[str]:
@@ -39,22 +87,30 @@ def digests(cell: Cell, others: list[str]) -> list[str]:
 
 
 class Seed:
-    """One trained network. Its predictions are kept, so that an interrupted evaluation can resume."""
+    """One trained network. Its predictions are kept, so that an interrupted evaluation can resume.
 
-    def __init__(self, cell: Cell, seed: int, folder: Path) -> None:
+    Args:
+        folder: of the predictions.
+        data: where the cell's data are on this machine, if it is not the machine of the stage.
+        model: where its networks are.
+    """
+
+    def __init__(
+        self, cell: Cell, seed: int, folder: Path, data: Path | None = None, model: Path | None = None
+    ) -> None:
         self.cell, self.seed = cell, seed
-        self.weights = cell.model / f"seed-{seed}" / "model.pt"
+        self.data = data or cell.data
+        self.weights = (model or cell.model) / f"seed-{seed}" / "model.pt"
         self.digest = files.sha256(self.weights)
         self.path = folder / f"seed-{seed}-{self.digest[:12]}.pt"
-        # Training may have used a cluster with GPUs; evaluation runs on the machine of the stage.
+        # The machine of the stage may have no GPU, although training had one.
         self.device = torch.device("cuda" if cell.resources.gpu and torch.cuda.is_available() else "cpu")
         self.made_by = f"python -m pipeline.train {cell.name}"
 
     def evaluated(self, others: dict[str, ImageSet]) -> dict[str, Any]:
-        kept = self._kept()
+        kept = self.kept()
         if kept is None:
-            kept = self._evaluate(others)
-            files.write_tensors(self.path, kept)
+            kept = self.evaluate(others)
         return {
             "test": Predictions(**kept["test"]),
             "others": {name: Predictions(**tensors) for name, tensors in kept["others"].items()},
@@ -66,7 +122,8 @@ class Seed:
             "parameters": kept["parameters"],
         }
 
-    def _kept(self) -> dict[str, Any] | None:
+    def kept(self) -> dict[str, Any] | None:
+        """Earlier predictions that can be read."""
         if not self.path.exists():
             return None
         try:
@@ -76,13 +133,22 @@ class Seed:
             return None
         return kept
 
-    def _evaluate(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+    def keep(self, predictions: dict[str, Any]) -> None:
+        files.write_tensors(self.path, predictions)
+
+    def evaluate(self, others: dict[str, ImageSet]) -> dict[str, Any]:
+        """Predicts, and keeps the predictions."""
+        made = self.predictions(others)
+        self.keep(made)
+        return made
+
+    def predictions(self, others: dict[str, ImageSet]) -> dict[str, Any]:
         with propagation.options(self.cell.known_method):
             return self._measured(others)
 
     def network(self) -> nn.Module:
         """The trained network, for evaluation."""
-        job = Job(self.cell, self.seed, jobs.Data(self.cell.data, ""), self.path.parent)
+        job = Job(self.cell, self.seed, Data(self.data, ""), self.path.parent)
         net = jobs.network(job)
         net.load_state_dict(files.read_tensors(self.weights, self.made_by))
         return net.to(self.device).eval()
@@ -91,7 +157,7 @@ class Seed:
         began = time.monotonic()
         net = self.network()
         transform = jobs.transform(self.cell, training=False)
-        test = load_images(self.cell.data, "test")
+        test = load_images(self.data, "test")
         from_elsewhere = other_images.transform(self.cell, test.take(torch.tensor([0]))[0])
         most = self.cell.study.classification.test_examples
         rows = [torch.arange(min(most or len(images), len(images))) for images in (test, *others.values())]
@@ -111,7 +177,7 @@ class Seed:
             },
             "damaged": {
                 kind: [
-                    predictions(DamagedImages(self.cell.data, "test", kind, severity), damaged, transform)
+                    predictions(DamagedImages(self.data, "test", kind, severity), damaged, transform)
                     for severity in SEVERITIES
                 ]
                 for kind in (KINDS if len(damaged) else ())

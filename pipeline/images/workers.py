@@ -38,7 +38,7 @@ def start(job: Job, workers: int) -> Any:
     if workers > 1:
         waits = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=cluster.this_node())
         return waits(fit).remote(job, workers)
-    needs = per_worker(job.cell)
+    needs = job.cell.resources.per_worker
     trains = ray.remote(
         num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=RESTARTS, retry_exceptions=True
     )
@@ -72,7 +72,7 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
         scaling_config=ScalingConfig(
             num_workers=(fewest_workers, workers) if fewest_workers < workers else workers,  # type: ignore[arg-type]
             use_gpu=job.cell.resources.gpu,
-            resources_per_worker=per_worker(job.cell),
+            resources_per_worker=job.cell.resources.per_worker,
         ),
         run_config=RunConfig(
             name=f"{job.cell.name}-{job.state.name}",
@@ -84,18 +84,13 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
     trainer.fit()
 
 
-def per_worker(cell: Cell) -> dict[str, float]:
-    resources = {"CPU": float(cell.resources.cpus_per_worker)}
-    return {**resources, "GPU": 1.0} if cell.resources.gpu else resources
-
-
 def affordable(cell: Cell) -> tuple[int, int]:
     """How many workers a training gets in the connected cluster, and how many trainings fit at a time."""
     import ray
 
-    asked, needs = cell.resources.workers, per_worker(cell)
+    asked, needs = cell.resources.workers, cell.resources.per_worker
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    most = _room(nodes, needs)
+    most = cluster.room(nodes, needs)
     if most >= asked:
         large_batches.say_if_small(cell, asked)
         return asked, most // asked
@@ -128,7 +123,7 @@ class Shortage:
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        room, needed = _room(nodes, per_worker(self.cell)), trainings * workers
+        room, needed = cluster.room(nodes, self.cell.resources.per_worker), trainings * workers
         more, fewer, was_short = room > self.room, room < self.room, self.short
         self.room, self.short = room, room < needed
         if self.short and (more or fewer):
@@ -153,11 +148,6 @@ class Shortage:
         if self.cell.resources.allow_fewer_workers or not room:
             return waits
         return f"{waits}. With resources.allow_fewer_workers: true the same command resumes with fewer"
-
-
-def _room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:
-    """How many workers fit, counted node by node: a worker cannot use the leftovers of two nodes together."""
-    return sum(min(math.floor(node.get(kind, 0.0) / amount) for kind, amount in needs.items()) for node in nodes)
 
 
 def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:

@@ -138,6 +138,10 @@ class Cell:
         merged = {**self.hyperparameters, **hyperparameters}
         return replace(self, hyperparameters=merged, experiment=self.experiment.with_recipe(merged))
 
+    def starting_from(self, weights: Path) -> Cell:
+        """The cell as a worker trains it, which has the file of `weights` somewhere else."""
+        return replace(self, experiment=replace(self.experiment, weights=str(weights)))
+
     def tuned(self) -> Cell:
         """The cell with the hyperparameters that tuning chose."""
         best = files.read_yaml(self.tune / "best.yaml", made_by=f"python -m pipeline.tune {self.name}")
@@ -204,9 +208,8 @@ class Cell:
         ):  # younger than some results
             if not settings["experiment"].get(key):
                 settings["experiment"].pop(key, None)
-        weights = self.experiment.weights
-        if weights and Path(weights).suffix in (".pt", ".pth"):
-            settings["weights"] = files.sha256(weights)  # another file may take the place of the first
+        if self.experiment.weights_file is not None:
+            settings["weights"] = files.sha256(self.experiment.weights_file)  # another may take the place of the first
         if stage == "tune":
             settings["search"] = {"grid": self.grid, "searcher": self.study.searcher, "trials": self.num_trials}
             settings["experiment"]["runs"] = self.runs_of_a_trial

@@ -162,6 +162,11 @@ class Resources:
     accumulate: Count
     allow_fewer_workers: Boolean
 
+    @property
+    def per_worker(self) -> dict[str, float]:
+        """What one worker occupies of a Ray node."""
+        return {"CPU": float(self.cpus_per_worker), **({"GPU": 1.0} if self.gpu else {})}
+
 
 @dataclass(frozen=True, config=STRICT)
 class Dataset:
@@ -238,6 +243,11 @@ class Experiment:
     arguments: Section = field(default_factory=dict)  # of the network
     # to start from: a name of registry/pretrained.py, a file, or a name of torchvision's, such as DEFAULT
     weights: Annotated[Text | None, Of("classification")] = None
+
+    @property
+    def weights_file(self) -> Path | None:
+        """The file that `weights` names; None if it names released weights, or nothing."""
+        return Path(self.weights) if self.weights and Path(self.weights).suffix in (".pt", ".pth") else None
 
     def shortened(self, epochs: int | None) -> Experiment:
         """The same schedule in fewer epochs: milestones and κ steps come proportionally earlier."""

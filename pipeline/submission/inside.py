@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
-from pipeline import blobs, files, storage
+from pipeline import blobs, files, stage_files, storage
 from pipeline.background import repeating
 from pipeline.console import say
 from pipeline.errors import StudyError
@@ -24,7 +24,7 @@ from pipeline.params.cells import WORK
 from pipeline.storage import Anywhere
 from pipeline.submission.package import LOCK
 from pipeline.tracking import moving, store
-from pipeline.tracking.identity import JOB
+from pipeline.tracking.identity import FILE, JOB
 
 INPUTS = "MNVI_INPUTS"  # the stage's inputs as JSON: paths, and their digests in storage
 EVERY = 20.0  # seconds between two copies of the driver's state
@@ -54,6 +54,7 @@ def entered() -> Iterator[None]:
     for name, digest in json.loads(os.environ[INPUTS]).items():
         _lay_out(blobs.Contents(root, digest), folder / name)
     os.chdir(folder)
+    _fetch_training_run(root, job)
     try:
         with _copied(WORK, root / "drivers" / str(job.parent)):
             yield
@@ -68,17 +69,12 @@ def deliver(cell: Cell, stage: str) -> None:
         return
     root = storage.of("a submitted job")
     job, unsent = os.environ[JOB], Path("unsent")
-    made = {str(path): path for path in outputs(cell, stage)}
+    made = {str(path): path for path in stage_files.outputs(cell, stage)}
     note = {"contents": blobs.publish(made, root).digest}
     if packed := moving.pack(WORK, unsent, tracked(job)):
         note["unsent"] = blobs.publish({".": unsent}, root).digest
     storage.write_json(finished(root, job), note)
     moving.forget(packed)  # otherwise the cell's next job would send them, too
-
-
-def outputs(cell: Cell, stage: str) -> list[Path]:
-    """Files and folders that DVC expects the stage to write."""
-    return [cell.model] if stage == "train" else [cell.tune / "best.yaml", cell.tune / "trials.json"]
 
 
 def finished(root: Anywhere, job: str) -> Anywhere:
@@ -91,8 +87,21 @@ def tracked(job: str) -> Path:
     return WORK / "jobs" / job
 
 
+def _fetch_training_run(root: Anywhere, job: PurePosixPath) -> None:
+    """Fetches the identity of the run that trained what `evaluate` scores, so that MLflow links the two."""
+    results, stage, cell = job.parents[2], job.parents[1].name, job.parent.name
+    if stage == "evaluate":
+        file = PurePosixPath(results, "train", cell, FILE)
+        kept = root / "drivers" / str(PurePosixPath(results, "train", cell)) / str(file)
+        if kept.exists():
+            (WORK / file).parent.mkdir(parents=True)
+            storage.fetch(kept, WORK / file)
+
+
 def _lay_out(contents: blobs.Contents, place: Path) -> None:
     """Links an input into place. Folders were published with their contents, single files under their name."""
+    if place.exists():
+        return  # in a folder that was an input itself
     source = contents.here()
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(source / place.name if (source / place.name).is_file() else source)

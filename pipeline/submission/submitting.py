@@ -9,18 +9,20 @@ import re
 import shlex
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import blobs, files, storage, tracking
+from pipeline import blobs, files, stage_files, storage, tracking
+from pipeline import params as settings
 from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.masking import masked
 from pipeline.params import Cell
 from pipeline.storage import Anywhere
-from pipeline.submission import follow
-from pipeline.submission.inside import INPUTS, finished, is_inside, outputs, tracked
-from pipeline.submission.package import Package, packed, requirements
+from pipeline.submission import follow, server
+from pipeline.submission.inside import INPUTS, finished, is_inside, tracked
+from pipeline.submission.package import packed, requirements
 from pipeline.tracking import runs, store
 from pipeline.tracking.identity import JOB
 
@@ -41,64 +43,156 @@ SECONDS_TO_END_IN = "20"  # between Ray's request to stop a job and its killing 
 
 
 def wanted(cell: Cell, stage: str) -> bool:
-    """Whether to submit the stage to a cluster. A job never submits itself again, and evaluation runs locally."""
-    return _address().startswith(("http://", "https://")) and not is_inside() and stage != "evaluate"
+    """Whether to submit the stage to a cluster. A job never submits itself again."""
+    return server.is_named() and not is_inside()
 
 
 def submit(cell: Cell, stage: str, params: str | Path) -> None:
     """Runs the stage on the cluster and fetches its outputs."""
-    root = storage.of(f"RAY_ADDRESS={_address()}")
+    one = prepared(cell, stage, params)
+    if not one.is_finished():
+        client = server.connect()
+        running = one.running(client)
+        if running is None:
+            name = one.start(client)
+        else:
+            name = running
+            say(f"{name} is already running on {server.address()}; its log from the beginning:")
+        follow.to_the_end(client, server.address(), name)
+    one.bring()
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A stage with its inputs in storage.
+
+    Args:
+        fingerprint: of its settings, code and data.
+        inputs: paths, with their digests in storage.
+    """
+
+    cell: Cell
+    stage: str
+    params: str | Path
+    root: Anywhere
+    fingerprint: str
+    inputs: dict[str, str]
+
+    @property
+    def job(self) -> str:
+        """Names what all attempts make."""
+        return f"{self.cell.study.results}/{self.stage}/{self.cell.name}/{self.fingerprint}"
+
+    def is_finished(self) -> bool:
+        return finished(self.root, self.job).exists()
+
+    def running(self, client: JobSubmissionClient) -> str | None:
+        """The running job with this fingerprint, if any. One for the same cell but other settings is an error.
+
+        Both jobs would write to the same place.
+        """
+        for job in client.list_jobs():
+            if job.status.is_terminal() or not job.submission_id:
+                continue
+            if self._about.items() <= (job.metadata or {}).items():
+                if (job.metadata or {}).get("fingerprint") == self.fingerprint:
+                    return str(job.submission_id)
+                stop = follow.stop_command(server.address(), job.submission_id)
+                raise StudyError(
+                    f"{job.submission_id} is running on {server.address()} for {self.stage} of {self.cell.name}, with "
+                    f"other settings, code or data; wait until it ends, or stop it: {stop}"
+                )
+        return None
+
+    def start(self, client: JobSubmissionClient) -> str:
+        """Uploads the code and starts the next attempt; returns its name."""
+        name = f"{self.cell.name}-{self.stage}-{self.fingerprint}"
+        name = f"{name}-{1 + _last_attempt(client.list_jobs(), name)}"
+        variables = _environment(self.root) | {INPUTS: json.dumps(self.inputs), JOB: self.job}
+        with packed(self.params) as package:
+            environment: dict[str, Any] = {"working_dir": str(package.folder), "env_vars": variables}
+            if os.environ.get(PIP, "0") not in ("", "0"):
+                environment["pip"] = requirements()
+            say(f"{name}: uploading {package}")
+            try:
+                client.submit_job(
+                    entrypoint=shlex.join(["python", "-m", f"pipeline.{self.stage}", self.cell.name]),
+                    submission_id=name,
+                    runtime_env=environment,
+                    metadata={**self._about, "fingerprint": self.fingerprint},
+                )
+            except follow.trouble() as error:
+                raise StudyError(
+                    f"RAY_ADDRESS={server.address()}: the cluster did not accept {name} ({follow.brief(error)}); run "
+                    "the same command again, which attaches to the job if it is running after all"
+                ) from error
+        say(f"{name}: submitted to {server.address()}")
+        return name
+
+    def bring(self) -> None:
+        """Fetches what the job has made into DVC's outputs."""
+        note = finished(self.root, self.job)
+        said = storage.read_json(note, f"python -m pipeline.{self.stage} {self.cell.name}")
+        made = blobs.Contents(self.root, said["contents"])
+        with tempfile.TemporaryDirectory(prefix="mnvi-") as name:
+            folder = Path(name)
+            try:
+                made.write(folder)
+            except StudyError:
+                storage.remove(note)  # so that the next attempt runs the job anew
+                raise
+            for path in stage_files.outputs(self.cell, self.stage):
+                with files.replacing(path) as temporary:
+                    shutil.move(folder / path, temporary)
+        if "unsent" in said:
+            with files.replacing(tracked(self.job)) as temporary:
+                blobs.Contents(self.root, said["unsent"]).write(temporary)
+            storage.write_json(note, {"contents": said["contents"]})  # we alone send the rest now
+            say(
+                f"MLflow has not received all records of the job; the rest is in {tracked(self.job)}, and the next "
+                "stage or `python -m pipeline.tracking send` sends it"
+            )
+
+    @property
+    def _about(self) -> dict[str, str]:
+        about = {"stage": self.stage, "cell": self.cell.name}
+        return {**about, "results": str(self.cell.study.results), "storage": str(self.root)}
+
+
+def prepared(cell: Cell, stage: str, params: str | Path) -> Submission:
+    """Checks that the stage can run on the cluster, and uploads its inputs."""
+    root = storage.of(f"RAY_ADDRESS={server.address()}")
     _check_no_secret(_environment(root))
     _check_tracking(root)
-    inputs = {
-        str(path): blobs.publish({"." if path.is_dir() else path.name: path}, root).digest
-        for path in _inputs(cell, stage)
-    }
-    with packed(params) as package:
-        fingerprint = _fingerprint(cell, stage, inputs)
-        job = f"{cell.study.results}/{stage}/{cell.name}/{fingerprint}"
-        if not finished(root, job).exists():
-            client = _client()
-            running = _running(client, cell, stage, root, fingerprint)
-            if running is None:
-                name = _start(client, cell, stage, root, fingerprint, package, {INPUTS: json.dumps(inputs), JOB: job})
-            else:
-                name = running
-                say(f"{name} is already running on {_address()}; its log from the beginning:")
-            follow.to_the_end(client, _address(), name)
-    _bring(cell, stage, root, job)
+    if stage != "tune":
+        files.read_yaml(cell.tune / "best.yaml", made_by=f"python -m pipeline.tune {cell.name}")
+    if stage == "evaluate":
+        files.read_json(cell.model / "training.json", made_by=f"python -m pipeline.train {cell.name}")
+    inputs = {str(path): _published(path, root) for path in stage_files.inputs(cell, stage)}
+    fingerprint = _fingerprint(cell, stage, inputs)
+    # The cell's settings cover the content of its own; reading the settings of the others needs theirs.
+    weights = {str(path): _published(path, root) for path in _starting_weights(params)}
+    return Submission(cell, stage, params, root, fingerprint, inputs | weights)
 
 
-def _bring(cell: Cell, stage: str, root: Anywhere, job: str) -> None:
-    note = finished(root, job)
-    said = storage.read_json(note, f"python -m pipeline.{stage} {cell.name}")
-    made = blobs.Contents(root, said["contents"])
-    with tempfile.TemporaryDirectory(prefix="mnvi-") as name:
-        folder = Path(name)
-        try:
-            made.write(folder)
-        except StudyError:
-            storage.remove(note)  # so that the next attempt runs the job anew
-            raise
-        for path in outputs(cell, stage):
-            with files.replacing(path) as temporary:
-                shutil.move(folder / path, temporary)
-    if "unsent" in said:
-        with files.replacing(tracked(job)) as temporary:
-            blobs.Contents(root, said["unsent"]).write(temporary)
-        storage.write_json(note, {"contents": said["contents"]})  # we alone send the rest now
-        say(
-            f"MLflow has not received all records of the job; the rest is in {tracked(job)}, and the next stage or "
-            "`python -m pipeline.tracking send` sends it"
-        )
+def _published(path: Path, root: Anywhere) -> str:
+    return blobs.publish({"." if path.is_dir() else path.name: path}, root).digest
 
 
-def _inputs(cell: Cell, stage: str) -> list[Path]:
-    if stage == "tune":
-        return [cell.data]
-    best = cell.tune / "best.yaml"
-    files.read_yaml(best, made_by=f"python -m pipeline.tune {cell.name}")
-    return [cell.data, best]
+def _starting_weights(params: str | Path) -> list[Path]:
+    """The files of weights that the experiments start from."""
+    found = []
+    for experiment in settings.load(params).experiments.values():
+        file = experiment.weights_file
+        if file is None:
+            continue
+        if file.is_absolute() or ".." in file.parts:
+            raise StudyError(
+                f"experiments.{experiment.name}.weights: {file} is outside of the study's folder, where a job on the "
+                f"cluster cannot put it; copy or link it into this folder and write its name there, e.g. {file.name}"
+            )
+        found.append(file)
+    return found
 
 
 def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str]) -> str:
@@ -108,93 +202,10 @@ def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str]) -> str:
     return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
 
 
-def _address() -> str:
-    return os.environ.get("RAY_ADDRESS", "")
-
-
-def _client() -> JobSubmissionClient:
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from ray.job_submission import JobSubmissionClient
-
-    class Client(JobSubmissionClient):
-        """A client with a timeout; Ray's own waits forever for a server that accepts a request and does not answer."""
-
-        def _do_request(self, *arguments: Any, **settings: Any) -> Any:
-            return super()._do_request(*arguments, timeout=follow.PATIENCE, **settings)
-
-    address = _address()
-    try:
-        client = Client(address)
-        client.list_jobs()
-    except follow.trouble() + (ValueError,) as error:
-        if follow.refused(error):
-            raise follow.refusal(address) from error
-        raise StudyError(
-            f"RAY_ADDRESS={address}: no job server of Ray answers there ({follow.brief(error)}); start one with "
-            "`RAY_AUTH_MODE=token ray start --head` (it is part of the dashboard), or unset RAY_ADDRESS to use this "
-            "machine alone"
-        ) from error
-    return client
-
-
-def _running(client: JobSubmissionClient, cell: Cell, stage: str, root: Anywhere, fingerprint: str) -> str | None:
-    """The running job with this fingerprint, if any. One for the same cell but other settings is an error.
-
-    Both jobs would write to the same place.
-    """
-    for job in client.list_jobs():
-        if job.status.is_terminal() or not job.submission_id:
-            continue
-        if _about(cell, stage, root).items() <= (job.metadata or {}).items():
-            if (job.metadata or {}).get("fingerprint") == fingerprint:
-                return str(job.submission_id)
-            raise StudyError(
-                f"{job.submission_id} is running on {_address()} for {stage} of {cell.name}, with other settings, "
-                f"code or data; wait until it ends, or stop it: {follow.stop_command(_address(), job.submission_id)}"
-            )
-    return None
-
-
-def _start(
-    client: JobSubmissionClient,
-    cell: Cell,
-    stage: str,
-    root: Anywhere,
-    fingerprint: str,
-    package: Package,
-    variables: dict[str, str],
-) -> str:
-    name = f"{cell.name}-{stage}-{fingerprint}"
-    name = f"{name}-{1 + _last_attempt(client.list_jobs(), name)}"
-    environment: dict[str, Any] = {"working_dir": str(package.folder), "env_vars": _environment(root) | variables}
-    if os.environ.get(PIP, "0") not in ("", "0"):
-        environment["pip"] = requirements()
-    say(f"{name}: uploading {package}")
-    entrypoint = shlex.join(["python", "-m", f"pipeline.{stage}", cell.name])
-    try:
-        client.submit_job(
-            entrypoint=entrypoint,
-            submission_id=name,
-            runtime_env=environment,
-            metadata={**_about(cell, stage, root), "fingerprint": fingerprint},
-        )
-    except follow.trouble() as error:
-        raise StudyError(
-            f"RAY_ADDRESS={_address()}: the cluster did not accept {name} ({follow.brief(error)}); run the same "
-            "command again, which attaches to the job if it is running after all"
-        ) from error
-    say(f"{name}: submitted to {_address()}")
-    return name
-
-
 def _last_attempt(jobs: list[JobDetails], name: str) -> int:
     """The number of the last attempt, which may exceed the count of attempts: earlier ones may have been deleted."""
     found = [re.fullmatch(rf"{re.escape(name)}-(\d+)", job.submission_id or "") for job in jobs]
     return max((int(attempt[1]) for attempt in found if attempt), default=0)
-
-
-def _about(cell: Cell, stage: str, root: Anywhere) -> dict[str, str]:
-    return {"stage": stage, "cell": cell.name, "results": str(cell.study.results), "storage": str(root)}
 
 
 def _environment(root: Anywhere) -> dict[str, str]:

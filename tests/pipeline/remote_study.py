@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,19 @@ from threading import Timer
 from typing import IO, Any
 
 import pytest
+import tiny_study
+import yaml
 from commands import command
+from image_study import make_cell
 
+from pipeline import params
+from pipeline.params import Cell
 from tools.ray_nodes import Nodes
 
 # An MLflow server that is away: records are kept, and nobody waits.
 AWAY = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1", "MNVI_TRACKING_WAIT": "0"}
 PATIENCE = 900.0  # seconds for one command: the machine may be busy
+TABLE: dict[str, Any] = {"recipe": {"epochs": 2, "runs": 1, "milestones": [], "kappa": {0: 1.0}}}
 MNVI = {"mnvi": {"hyperparameters": {"kappa_over_n": 1.0e-6, "prior_variance": 1.0e-3}}}
 
 
@@ -31,6 +38,33 @@ def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("RAY_ADDRESS", "MNVI_STORAGE"):
         monkeypatch.delenv(name, raising=False)
     return folder
+
+
+def make_cells(images: int, tables: int, searched: bool = True, **changes: Any) -> list[Cell]:
+    """A study of so many cells of images and of tables, of which two are searched."""
+    make_cell("deterministic", **changes)
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    tiny_study.make_table(Path("data/tiny"))
+    tiny_study.write_params(Path("tables.yaml"), grid={"learning_rate": [0.05, 0.02]}, **TABLE)
+    of_tables = yaml.safe_load(Path("tables.yaml").read_text())
+    names = [f"lenet-{method}" for method in ("deterministic", "mnvi", "mc_dropout")][:images]
+    lenets = {name: {"experiment": "lenet-mnist", "data": "mnist", "method": name[6:]} for name in names}
+    tiny = dict(list(of_tables["study"]["cells"].items())[:tables])
+    settings["study"] |= {"cells": lenets | tiny, "search": [*names[1:2], *list(tiny)[:1]] if searched else []}
+    settings["study"] |= {"data": ["mnist", "fashion_mnist", "tiny"], "searcher": "random", "trials": 2}
+    settings["datasets"] |= of_tables["datasets"]
+    settings["experiments"] |= of_tables["experiments"]
+    Path("params.yaml").write_text(yaml.safe_dump(settings))
+    return params.load().cells()
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    """All scores of a study but its times."""
+    found = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("results/evaluate/*/scores.json")}
+    for cell in found.values():
+        del cell["seconds"]
+        cell["metrics"].pop("inference_ms", None)
+    return found
 
 
 class Remotely:
@@ -47,9 +81,9 @@ class Remotely:
             **variables,
         }
 
-    def start(self, stage: str, cell: str = "lenet") -> subprocess.Popen[str]:
+    def start(self, stage: str, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", f"pipeline.{stage}", cell],
+            [sys.executable, "-W", "ignore", "-m", f"pipeline.{stage}", *(arguments or ("lenet",))],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -57,26 +91,26 @@ class Remotely:
             text=True,
         )
 
-    def run(self, stage: str, cell: str = "lenet") -> tuple[int, str]:
-        process = self.start(stage, cell)
+    def run(self, stage: str, *arguments: str) -> tuple[int, str]:
+        process = self.start(stage, *arguments)
         said = process.communicate(timeout=PATIENCE)[1]
         return process.returncode, said
 
 
-def locally(stage: str, folder: Path) -> None:
+def locally(stage: str, folder: Path, cell: str = "lenet") -> None:
     """The same stage in this process, with the Ray that is up."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, value in AWAY.items():
             patch.setenv(name, value)
-        code, said = command(stage, "lenet")
+        code, said = command(stage, cell)
     assert code == 0, said
 
 
 def copy_of(study: Path) -> Path:
     """Without what a stage has made or could go on from."""
     copy = study.with_name("local")
-    shutil.copytree(study, copy, ignore=shutil.ignore_patterns("storage", "work", "models"))
+    shutil.copytree(study, copy, ignore=shutil.ignore_patterns("storage", "work", "models", "evaluate"))
     return copy
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import socket
 import threading
@@ -13,17 +14,22 @@ from unittest.mock import Mock
 
 import pytest
 import tiny_study
+import torch
 import yaml
-from image_study import make_cell, write_best
+from image_study import make_cell, make_job, write_best
 from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package
 from remote_study import enter
 
-from pipeline import storage, submission
+import mnvi
+from pipeline import files, params, stage_files, storage, submission
 from pipeline.errors import StudyError
-from pipeline.submission import follow, inside
+from pipeline.images import job as jobs
+from pipeline.params import Cell
+from pipeline.submission import follow, inside, server
 from pipeline.submission.package import packed
-from pipeline.submission.submitting import _client, _fingerprint, _start
+from pipeline.submission.submitting import Submission, _fingerprint, prepared
+from pipeline.tracking.identity import JOB
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs/cluster.md"
 
@@ -112,7 +118,7 @@ def test_only_a_job_server_is_submitted_to_and_never_from_inside_a_job(
     assert not submission.wanted(cell, "train")
     monkeypatch.setenv("RAY_ADDRESS", "https://head:8265")
     assert submission.wanted(cell, "train")
-    assert not submission.wanted(cell, "evaluate")
+    assert submission.wanted(cell, "evaluate")
     monkeypatch.setenv(inside.INPUTS, "{}")
     assert not submission.wanted(cell, "train")
 
@@ -131,9 +137,8 @@ def test_a_cluster_with_other_versions_is_refused(study: Path, monkeypatch: pyte
 @pytest.mark.parametrize("error", [RuntimeError("status code 500\nTraceback"), ConnectionError("status code 500")])
 def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Exception) -> None:
     client = Mock(list_jobs=Mock(return_value=[]), submit_job=Mock(side_effect=error))
-    cell = make_cell()
-    with packed("params.yaml") as package, pytest.raises(StudyError, match=r"did not accept lenet-train-0-1 \(status"):
-        _start(client, cell, "train", study, "0", package, {})
+    with pytest.raises(StudyError, match=r"did not accept lenet-train-0-1 \(status"):
+        Submission(make_cell(), "train", "params.yaml", study, "0", {}).start(client)
 
 
 def test_a_server_that_takes_a_question_and_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,16 +148,97 @@ def test_a_server_that_takes_a_question_and_does_not_answer_is_named(monkeypatch
         end = threading.Timer(20, silent.shutdown, [socket.SHUT_RDWR])  # or a client without patience would stay
         end.start()
         with pytest.raises(StudyError, match=r"no job server of Ray answers there \(.*imed out"):
-            _client()
+            server.connect()
         end.cancel()
 
 
 def test_the_next_attempt_has_a_name_that_no_job_has_when_the_first_was_deleted(study: Path) -> None:
     left = ["lenet-train-0-2", "lenet-train-0-10", "lenet-train-01-40", "lenet-tune-0-40", None]
     client = Mock(list_jobs=Mock(return_value=[Mock(submission_id=name) for name in left]))
-    cell = make_cell()
-    with packed("params.yaml") as package:
-        assert _start(client, cell, "train", study, "0", package, {}) == "lenet-train-0-11"
+    assert Submission(make_cell(), "train", "params.yaml", study, "0", {}).start(client) == "lenet-train-0-11"
+
+
+def with_weights(weights: str, **changes: Any) -> Cell:
+    """A cell whose network starts from a file."""
+    net = mnvi.models.lenet(num_classes=2)
+    Path(weights).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(net.state_dict(), weights)
+    cell = make_cell("deterministic", experiment={"weights": weights, "epochs": 1, "milestones": []}, **changes)
+    write_best(cell)
+    return cell
+
+
+@pytest.fixture
+def storing(study: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A storage, and a job server that nobody asks."""
+    monkeypatch.setenv("MNVI_STORAGE", str(study / "storage"))
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    return study / "storage"
+
+
+@pytest.mark.parametrize("stage", ["train", "evaluate"])
+def test_a_job_finds_the_weights_that_the_settings_name(
+    storing: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    cell = with_weights("start/lenet.pt")
+    files.write_tensors(cell.model / "seed-0/model.pt", {})
+    files.write_json(cell.model / "training.json", {})
+    one, given = prepared(cell, stage, "params.yaml"), Path("start/lenet.pt").read_bytes()
+    monkeypatch.setenv("MNVI_NODE_CACHE", str(storing / "node"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    monkeypatch.setenv(inside.INPUTS, json.dumps(one.inputs))
+    monkeypatch.setenv(JOB, one.job)
+    with packed("params.yaml") as package, monkeypatch.context() as patch:
+        patch.chdir(package.folder)
+        with submission.entered():
+            there = params.load().cell("lenet")
+            assert Path("start/lenet.pt").read_bytes() == given
+            assert there.fingerprint(stage) == cell.fingerprint(stage)
+            assert all(path.exists() for path in stage_files.inputs(there, stage))
+
+
+def test_a_worker_on_another_node_starts_from_its_own_copy(storing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = with_weights("start/lenet.pt")
+    expected, job = torch.load("start/lenet.pt"), make_job(cell)
+    monkeypatch.setenv("MNVI_NODE_CACHE", str(storing / "node"))
+    (elsewhere := storing / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)
+    net = jobs.objective(job).net
+    assert isinstance(net, torch.nn.Module)
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in expected.items())
+
+
+def test_weights_outside_of_the_study_are_named(storing: Path) -> None:
+    cell = with_weights(str(storing.parents[1] / "lenet.pt"))
+    with pytest.raises(StudyError, match=r"experiments.lenet-mnist.weights: .*lenet.pt is outside of the study's"):
+        prepared(cell, "train", "params.yaml")
+
+
+def test_weights_of_a_released_name_are_no_file(storing: Path) -> None:
+    cell = make_cell("deterministic")
+    write_best(cell)
+    assert set(prepared(cell, "train", "params.yaml").inputs) == {"data/mnist", "results/tune/lenet/best.yaml"}
+
+
+def test_other_weights_are_another_job(storing: Path) -> None:
+    cell = with_weights("start/lenet.pt")
+    before = prepared(cell, "train", "params.yaml")
+    torch.save({**torch.load("start/lenet.pt"), "more": torch.zeros(1)}, "start/lenet.pt")
+    assert before.fingerprint != prepared(cell, "train", "params.yaml").fingerprint
+
+
+def test_an_evaluation_knows_the_run_that_trained(storing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, kept = make_cell(), storing / "drivers/results/train/lenet/results/train/lenet/mlflow-run.json"
+    files.write_json(kept, {"id": "1"})
+    monkeypatch.setenv("MNVI_NODE_CACHE", str(storing / "node"))
+    monkeypatch.setenv(inside.INPUTS, "{}")
+    monkeypatch.setenv(JOB, "results/evaluate/lenet/0")
+    with packed("params.yaml") as package, monkeypatch.context() as patch:
+        patch.chdir(package.folder)
+        with submission.entered():
+            assert json.loads((cell.state("train") / "mlflow-run.json").read_text()) == {"id": "1"}
+    assert not (storing / "drivers/results/evaluate").exists(), "it is no state of the evaluation"
 
 
 def test_a_file_that_vanishes_while_state_is_copied_does_not_end_the_copying(

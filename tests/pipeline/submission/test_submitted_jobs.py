@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from remote_study import (
     enter,
     line_with,
     locally,
+    make_cells,
     rest_of,
+    scores,
     until,
     without_times,
 )
@@ -36,6 +39,7 @@ from tools import ray_nodes
 from tools.ray_nodes import Nodes
 
 ROOT = Path(__file__).parents[3]
+TRACKED = ("settings", "ood")
 
 
 @pytest.fixture
@@ -91,6 +95,66 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
     status, said = remotely.run("train")
     assert status == 0 and "submitted" not in said, "what the cluster has made already was made again"
     assert trained(study) == trained(local)
+
+
+@pytest.mark.slow
+def test_cells_side_by_side_have_the_scores_of_one_machine(ray_is_up: None, nodes: Nodes, study: Path) -> None:
+    """The short form of the next test, with searches left out."""
+    cells = make_cells(1, 1, searched=False, experiment={"epochs": 1, "milestones": []})
+    status, said = Remotely(nodes, study).run("submission", "--cells", ",".join(cell.name for cell in cells))
+    assert status == 0, said
+    assert overlapping(nodes, "train") == 2, "one training waited for the end of the other"
+    local = copy_of(study)
+    for cell in cells:
+        for stage in ("tune", "train", "evaluate"):
+            locally(stage, local, cell.name)
+    assert scores(study) == scores(local)
+
+
+@pytest.mark.soak
+def test_eight_cells_side_by_side_are_faster_than_one_after_the_other(nodes: Nodes, study: Path) -> None:
+    cells = make_cells(3, 5, experiment={"epochs": 2, "milestones": []})
+    one_by_one = copy_of(study)
+    began = time.monotonic()
+    remotely = Remotely(nodes, study)
+    status, said = remotely.run("submission")
+    together = time.monotonic() - began
+    assert status == 0, said
+    for name in ("dvc.yaml", ".dvcignore"):
+        shutil.copy(ROOT / name, study)
+    for command in (["-m", "dvc", "init", "--no-scm", "--quiet"], *(["-m", "pipeline.params", of] for of in TRACKED)):
+        subprocess.run([sys.executable, "-W", "ignore", *command], cwd=study, env=remotely.environment, check=True)
+    stages = [f"{stage}@{cell.name}" for cell in cells for stage in ("tune", "train", "evaluate")]
+    shutil.rmtree(study / "results/evaluate")
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "repro", "--single-item", *stages],
+        cwd=study,
+        env=remotely.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "submitted" not in done.stdout + done.stderr, "DVC made again what the cluster has made"
+    assert set(scores(study)) == {cell.name for cell in cells}
+
+    began = time.monotonic()
+    for cell in cells:
+        for stage in ("tune", "train", "evaluate"):
+            status, said = Remotely(nodes, one_by_one).run(stage, cell.name)
+            assert status == 0, said
+    separately = time.monotonic() - began
+    print(f"eight cells: {together:.0f} s side by side, {separately:.0f} s one after the other")
+    assert scores(study) == scores(one_by_one)
+    assert together < separately
+
+
+def overlapping(nodes: Nodes, stage: str) -> int:
+    """The largest number of a stage's jobs that ran at one moment."""
+    jobs = nodes.ask("/api/jobs/")
+    assert jobs
+    times = [(job["start_time"], job["end_time"]) for job in jobs if (job["metadata"] or {}).get("stage") == stage]
+    return max(sum(start <= moment < end for start, end in times) for moment, _ in times)
 
 
 @pytest.mark.soak
