@@ -32,8 +32,8 @@ export MNVI_STORAGE="${MNVI_STORAGE:-$PWD/work/storage}"
 export MNVI_NODE_CACHE="${MNVI_NODE_CACHE:-/tmp/mnvi-$(id -u)}"
 export MNVI_CLUSTER_WAIT="${MNVI_CLUSTER_WAIT:-600}" # seconds: machines join one after the other
 # Other allocations on the same machines have other numbers.
-port=$((20000 + SLURM_JOB_ID % 10000))
-dashboard=$((30000 + SLURM_JOB_ID % 10000))
+port=$((10000 + SLURM_JOB_ID % 1000 * 8))
+dashboard=$((port + 1))
 
 mapfile -t machines < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${machines[0]}
@@ -43,6 +43,8 @@ ip=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | tr ' '
 # shellcheck disable=SC2016 # the variables are those of the task
 start='unset RAY_ADDRESS; exec ray start --block --num-cpus="${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}" \
   --num-gpus="${SLURM_GPUS_ON_NODE:-0}" --object-store-memory=2000000000 --disable-usage-stats'
+start+=" --dashboard-agent-listen-port=$((port + 2)) --dashboard-agent-grpc-port=$((port + 3))"
+start+=" --runtime-env-agent-port=$((port + 4)) --metrics-export-port=$((port + 5))"
 steps=()
 node() { # machines, options of srun and of ray start
   local count=$1 where=$2
@@ -60,7 +62,8 @@ trap ended EXIT
 trap 'exit 143' TERM INT
 
 node 1 --nodelist="$head" --head --node-ip-address="$ip" --port="$port" \
-  --dashboard-host=127.0.0.1 --dashboard-port="$dashboard" --temp-dir="/tmp/ray-$SLURM_JOB_ID"
+  --dashboard-host=127.0.0.1 --dashboard-port="$dashboard" --ray-client-server-port="$((port + 6))" \
+  --temp-dir="/tmp/ray-$SLURM_JOB_ID"
 export RAY_ADDRESS="http://127.0.0.1:$dashboard" # this script runs on the first machine, which has the head
 until ray job list --address="$RAY_ADDRESS" >/dev/null 2>&1; do
   kill -0 "${steps[0]}" 2>/dev/null || { echo "Ray's head did not start on $head" >&2; exit 1; }

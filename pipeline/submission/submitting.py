@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ FORWARDED = (
     "MNVI_VERBOSE",
 )
 PIP = "MNVI_PIP"
+NOT_YET = "No available agent"  # in the answer of a server whose nodes have not announced themselves
 SECONDS_TO_END_IN = "20"  # between Ray's request to stop a job and its killing it
 
 
@@ -114,18 +116,13 @@ class Submission:
             if os.environ.get(PIP, "0") not in ("", "0"):
                 environment["pip"] = requirements()
             say(f"{name}: uploading {package}")
-            try:
-                client.submit_job(
-                    entrypoint=shlex.join(["python", "-m", f"pipeline.{self.stage}", self.cell.name]),
-                    submission_id=name,
-                    runtime_env=environment,
-                    metadata={**self._about, "fingerprint": self.fingerprint},
-                )
-            except follow.trouble() as error:
-                raise StudyError(
-                    f"RAY_ADDRESS={server.address()}: the cluster did not accept {name} ({follow.brief(error)}); run "
-                    "the same command again, which attaches to the job if it is running after all"
-                ) from error
+            _submit(
+                client,
+                name,
+                entrypoint=shlex.join(["python", "-m", f"pipeline.{self.stage}", self.cell.name]),
+                runtime_env=environment,
+                metadata={**self._about, "fingerprint": self.fingerprint},
+            )
         say(f"{name}: submitted to {server.address()}")
         return name
 
@@ -200,6 +197,22 @@ def _fingerprint(cell: Cell, stage: str, inputs: dict[str, str]) -> str:
     how_many = [cell.experiment.seeds, cell.experiment.runs]
     depends_on = [cell.fingerprint(stage), how_many, inputs]
     return hashlib.sha256(json.dumps(depends_on).encode()).hexdigest()[:12]
+
+
+def _submit(client: JobSubmissionClient, name: str, **job: Any) -> None:
+    """Submits a job; a server that has just started says for a while that no node can take it."""
+    until = time.monotonic() + follow.PATIENCE
+    while True:
+        try:
+            client.submit_job(submission_id=name, **job)
+            return
+        except follow.trouble() as error:
+            if NOT_YET not in str(error) or time.monotonic() > until:
+                raise StudyError(
+                    f"RAY_ADDRESS={server.address()}: the cluster did not accept {name} ({follow.brief(error)}); run "
+                    "the same command again, which attaches to the job if it is running after all"
+                ) from error
+        time.sleep(follow.PAUSE)
 
 
 def _last_attempt(jobs: list[JobDetails], name: str) -> int:

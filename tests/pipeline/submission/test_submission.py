@@ -141,6 +141,14 @@ def test_a_job_that_the_server_does_not_take_is_named(study: Path, error: Except
         Submission(make_cell(), "train", "params.yaml", study, "0", {}).start(client)
 
 
+def test_a_cluster_that_has_just_started_is_asked_again(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PAUSE", 0.0)
+    busy = RuntimeError("status code 500: No available agent to submit job, please try again later.")
+    client = Mock(list_jobs=Mock(return_value=[]), submit_job=Mock(side_effect=[busy, busy, "lenet-train-0-1"]))
+    assert Submission(make_cell(), "train", "params.yaml", study, "0", {}).start(client) == "lenet-train-0-1"
+    assert client.submit_job.call_count == 3
+
+
 def test_a_server_that_takes_a_question_and_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
