@@ -27,12 +27,13 @@ export PATH="$PWD/.venv/bin:$PATH"
 # In the environment, not among arguments, which other users of the machines see. srun hands it on.
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
+export RAY_raylet_start_wait_time_s=300 # Ray's 30 seconds are short if all machines load their packages from one share
 export MNVI_STORAGE="${MNVI_STORAGE:-$PWD/work/storage}"
 # On each machine's own disk; the folder is one that only this user may enter.
 export MNVI_NODE_CACHE="${MNVI_NODE_CACHE:-/tmp/mnvi-$(id -u)}"
 export MNVI_CLUSTER_WAIT="${MNVI_CLUSTER_WAIT:-600}" # seconds: machines join one after the other
-# Other allocations on the same machines have other numbers.
-port=$((10000 + SLURM_JOB_ID % 1000 * 8))
+# Other allocations on the same machines have other numbers; Ray gives 10002 to 19999 to its workers.
+port=$((20000 + SLURM_JOB_ID % 1000 * 8))
 dashboard=$((port + 1))
 
 mapfile -t machines < <(scontrol show hostnames "$SLURM_JOB_NODELIST")

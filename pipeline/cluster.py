@@ -15,17 +15,19 @@ import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import abandoned, files, private_ray, shared_ray, storage
+from pipeline import abandoned, files, forwarded, private_ray, shared_ray, storage
 from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
 
+WAIT = "MNVI_CLUSTER_WAIT"
 # Defaults: variables that the user has set stay as they are.
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",  # for a cluster at an address too, where Ray's default is no authentication
@@ -33,6 +35,7 @@ _ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # trials find relative paths where the stage does
+    "RAY_task_oom_retries": "0",  # Ray's default repeats without end what its memory monitor has killed
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C reaches the stage instead of Tune's own handler
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a trial whose loss diverges at once reports no metric
@@ -94,6 +97,49 @@ def cpus() -> int:
     import ray
 
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def nodes() -> list[dict[str, float]]:
+    """The resources of each living node of the connected cluster, whether they are in use or not."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def grown(needs: dict[str, float], count: int) -> list[dict[str, float]]:
+    """The nodes, once so many workers fit on them or patience ends: a cluster may still scale up, or start.
+
+    Args:
+        needs: resources of one worker.
+    """
+    from ray.autoscaler.sdk import request_resources
+
+    wait, began, there = patience(), time.monotonic(), nodes()
+    if wait and room(there, needs) < count:
+        asked = ", ".join(f"{count * amount:g} {kind}" for kind, amount in needs.items())
+        say(f"the cluster has no room for {asked} yet; waiting for more nodes for up to {wait:g} s ({WAIT})")
+        request_resources(bundles=[dict(needs)] * count)  # an autoscaler adds nodes for it
+        try:
+            while room(there, needs) < count and time.monotonic() - began < wait:
+                time.sleep(min(2.0, wait))
+                there = nodes()
+        finally:
+            request_resources(bundles=[])
+    return there
+
+
+def patience() -> float:
+    """Seconds to wait for nodes: those of ``MNVI_CLUSTER_WAIT``. A Ray of this machine alone does not grow."""
+    if not os.environ.get("RAY_ADDRESS"):
+        return 0.0
+    given = os.environ.get(WAIT, "300")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise StudyError(f"{WAIT}={given}: expected seconds, 0 or more")
+    return seconds
 
 
 def room(nodes: list[dict[str, float]], needs: dict[str, float]) -> int:
@@ -169,6 +215,8 @@ def _join(address: str, settings: dict[str, Any]) -> None:
         if address != "auto":
             _knock(address)
         private_ray.reread_environment()
+        if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # in a job: its workers have what the job was given
+            settings = {**settings, "runtime_env": {"env_vars": forwarded.variables()}}
         ray.init(address=address, **settings)
     except AuthenticationError as error:
         raise StudyError(

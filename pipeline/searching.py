@@ -92,8 +92,11 @@ def choose(trials: Sequence[Trial], grid: Sequence[Point]) -> Trial:
     """The trial with the lowest objective; on a tie, the point that comes first in the grid."""
     sound = [trial for trial in trials if trial["objective"] is not None]
     if not sound:
+        why = next((trial["status"] for trial in trials if "memory" in trial["status"]), None)
         raise StudyError(
-            "search: the loss stopped being a number in every trial; lower learning_rate or clip in params.yaml"
+            f"search: every trial failed; one of them {why}"
+            if why
+            else "search: the loss stopped being a number in every trial; lower learning_rate or clip in params.yaml"
         )
     return min(sound, key=lambda trial: (trial["objective"], grid.index(trial["hyperparameters"])))
 

@@ -36,6 +36,7 @@ from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.images.loading import Loader
+from pipeline.images.pace import Pace
 from pipeline.images.randomness import derived_seed
 from pipeline.images.synced_norm import synchronise
 
@@ -114,6 +115,7 @@ class Loop:
         self.at = Position()
         # Sums of nll and kl over the steps whose losses stay on the device until they are read.
         self.unread = torch.zeros(2, dtype=torch.float64, device=group.device)
+        self.pace = Pace(group)
         self._saved = (time.monotonic(), 0)
 
     def run(self, on_epoch: Callable[[Epoch], None], should_stop: Callable[[], bool]) -> Position:
@@ -138,6 +140,7 @@ class Loop:
         """Trains one epoch; returns whether it ran to its end."""
         at, started = self.at, time.monotonic() - self.at.seconds
         resumed, ahead.waited = time.monotonic(), 0.0
+        self.pace.begin()
         self.model.train()
         while at.step < self.batches.steps:
             if not self._step(ahead, should_stop):
@@ -147,7 +150,7 @@ class Loop:
             at.seconds = time.monotonic() - started
             if read and at.step < self.batches.steps:  # a loss that is not finite would have been seen
                 self._save_now_and_then()
-        waiting = ahead.waited / (time.monotonic() - resumed)
+        waiting, pace = ahead.waited / (time.monotonic() - resumed), self.pace.of_all()
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         loss, nll, kl = (total / self.batches.steps for total in at.sums)
@@ -163,6 +166,7 @@ class Loop:
                 "learning_rate": rate,
                 "seconds": time.monotonic() - started,
                 "waiting": waiting,  # share of the steps' time that they wait for images
+                "workers": pace,
             }
         )
         self._keep_best(validation_nll, validation_error)
@@ -176,6 +180,7 @@ class Loop:
     def _step(self, ahead: Ahead | Loader, should_stop: Callable[[], bool]) -> bool:
         at, rank = self.at, self.group.rank
         parts = ahead.parts(at.epoch, at.step)
+        self.pace.count(parts)
         torch.manual_seed(derived_seed(self.job.seed, "noise", at.epoch, at.step, rank))
         self.optimizer.zero_grad(set_to_none=True)
         nll = kl = self.unread.new_zeros(())
@@ -195,6 +200,7 @@ class Loop:
 
     def _read(self, should_stop: Callable[[], bool]) -> bool:
         """Adds the losses since the last look to the epoch's; returns whether training goes on."""
+        self.pace.sample()
         at, stop = self.at, float(self.group.first and should_stop())
         nll, stops = self.group.sum(torch.stack((self.unread[0], self.unread.new_tensor(stop)))).tolist()
         if stops:

@@ -22,7 +22,7 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from pipeline import cluster, searching, state, storage, tracking
 from pipeline.console import progress
-from pipeline.errors import Diverged, StudyError
+from pipeline.errors import Diverged, OutOfMemory, StudyError
 from pipeline.images import job as jobs
 from pipeline.images import large_batches, workers
 from pipeline.images.checkpoints import Checkpoints
@@ -82,7 +82,7 @@ def train_trial(point: Point, cell: Cell, folder: Anywhere, data: Data, num_work
             workers.alone(job, lambda epoch: _report(job, epoch))
         else:
             _train_together(job, num_workers)
-    except Diverged as error:
+    except (Diverged, OutOfMemory) as error:
         failure = f"failed: {error}"
     _end(job, point, failure)
 

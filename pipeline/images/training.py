@@ -12,7 +12,7 @@ from pipeline.console import Progress, progress
 from pipeline.data import augmentation
 from pipeline.errors import StudyError, words_of
 from pipeline.images import job as jobs
-from pipeline.images import objectives, workers
+from pipeline.images import memory, objectives, workers
 from pipeline.images.checkpoints import Checkpoints
 from pipeline.images.job import Job
 from pipeline.images.loop import Epoch
@@ -96,11 +96,13 @@ def _check(job: Job, task: Any) -> None:
 
     try:
         ray.get(task)
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         workers.raise_why_stopped(job.state)
-        raise StudyError(
+        cause = getattr(error, "cause", error)
+        why = memory.explained(cause, job.cell, f"seed {job.seed}")
+        raise why or StudyError(
             f"{job.cell.name}, seed {job.seed}: its workers failed {workers.RESTARTS + 1} times, the last time with\n"
-            f"{words_of(error.cause)}\nThe same command resumes from the last checkpoint in {job.state}"
+            f"{words_of(cause)}\nThe same command resumes from the last checkpoint in {job.state}"
         ) from error
     workers.raise_why_stopped(job.state)
 

@@ -17,8 +17,8 @@ import torch
 
 from pipeline import cluster, storage
 from pipeline.console import say
-from pipeline.errors import Diverged, StudyError
-from pipeline.images import large_batches, loop
+from pipeline.errors import Diverged, OutOfMemory, StudyError
+from pipeline.images import large_batches, loop, memory
 from pipeline.images.group import Group
 from pipeline.images.job import Job
 from pipeline.params import Cell
@@ -28,6 +28,7 @@ RESTARTS = 3
 HISTORY = "history.json"  # the epochs so far, for processes that watch
 STOP = "stop"  # a file of this name ends a training cleanly
 STOPPED = "stopped.json"  # why a training cannot continue; restarted workers exit at once
+KINDS: dict[str, type[StudyError]] = {"diverged": Diverged, "memory": OutOfMemory, "other": StudyError}
 
 
 def start(job: Job, workers: int) -> Any:
@@ -62,6 +63,8 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    from pipeline.images.hooks import FetchFirst, NotInVain
+
     rays_own = job.state / "ray"
     storage.remove(rays_own)  # Ray would resume from its own state; only ours is complete after a kill
     # Given a range, Ray restarts with the remaining workers when nodes are lost, instead of waiting for new nodes.
@@ -69,6 +72,7 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
     trainer = TorchTrainer(
         _work,
         train_loop_config={"job": job},
+        torch_config=FetchFirst(job=job),
         scaling_config=ScalingConfig(
             num_workers=(fewest_workers, workers) if fewest_workers < workers else workers,  # type: ignore[arg-type]
             use_gpu=job.cell.resources.gpu,
@@ -78,7 +82,7 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
             name=f"{job.cell.name}-{job.state.name}",
             storage_path=str(rays_own),
             failure_config=FailureConfig(max_failures=RESTARTS),
-            callbacks=callbacks(),
+            callbacks=[NotInVain(job), *callbacks()],  # type: ignore[list-item]  # Ray's hint is of its old callbacks
         ),
     )
     trainer.fit()
@@ -86,10 +90,8 @@ def fit(job: Job, workers: int, callbacks: Callable[[], list[Any]] = list) -> No
 
 def affordable(cell: Cell) -> tuple[int, int]:
     """How many workers a training gets in the connected cluster, and how many trainings fit at a time."""
-    import ray
-
     asked, needs = cell.resources.workers, cell.resources.per_worker
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = cluster.grown(needs, asked)
     most = cluster.room(nodes, needs)
     if most >= asked:
         large_batches.say_if_small(cell, asked)
@@ -120,9 +122,8 @@ class Shortage:
 
     def look(self, trainings: int, workers: int) -> None:
         """Compares the nodes of the cluster with the need of this many trainings, each of this many workers."""
-        import ray
 
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = cluster.nodes()
         room, needed = cluster.room(nodes, self.cell.resources.per_worker), trainings * workers
         more, fewer, was_short = room > self.room, room < self.room, self.short
         self.room, self.short = room, room < needed
@@ -154,7 +155,13 @@ def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:
     """Trains a job in this process."""
     torch.set_num_threads(job.cell.resources.cpus_per_worker)
     group = Group(device=torch.device("cuda" if job.cell.resources.gpu else "cpu"))
-    return loop.run(job, group, on_epoch, should_stop=_told_to_stop(job))
+    try:
+        return loop.run(job, group, on_epoch, should_stop=_told_to_stop(job))
+    except Exception as error:
+        why = memory.explained(error, job.cell, f"seed {job.seed}")
+        if why is None:
+            raise
+        raise why from error
 
 
 def history(job: Job) -> list[loop.Epoch]:
@@ -173,12 +180,24 @@ def raise_why_stopped(state: Anywhere) -> None:
     path = state / STOPPED
     if path.exists():
         said = storage.read_json(path, "python -m pipeline.train")
-        raise (Diverged if said["diverged"] else StudyError)(said["error"])
+        raise KINDS[said["kind"]](said["error"])
+
+
+def note(job: Job, error: StudyError) -> None:
+    """Writes down why a training cannot continue; workers that Ray restarts exit at once."""
+    kind = next(name for name, kind in KINDS.items() if isinstance(error, kind))
+    storage.write_json(job.state / STOPPED, {"error": str(error), "kind": kind})
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
-    """The metrics of an epoch that MLflow records."""
-    return {name: float(value) for name, value in epoch.items() if name != "epoch" and value is not None}
+    """The metrics of an epoch that MLflow records, those of each worker as `worker 0/images_per_second`."""
+    of_all = {
+        f"worker {rank}/{name}": value
+        for rank, one in enumerate(epoch.get("workers", []))
+        for name, value in one.items()
+    }
+    numbers = {name: value for name, value in epoch.items() if name not in ("epoch", "workers")}
+    return {name: float(value) for name, value in {**numbers, **of_all}.items() if value is not None}
 
 
 def _work(config: dict[str, Any]) -> None:
@@ -193,11 +212,13 @@ def _work(config: dict[str, Any]) -> None:
     group = Group.joined(device)
     try:
         loop.run(job, group, _Report(job, group), should_stop=_told_to_stop(job))
-    except StudyError as error:
-        diverged = isinstance(error, Diverged)
-        storage.write_json(job.state / STOPPED, {"error": str(error), "diverged": diverged})
-        if not diverged:  # which all workers see at the same step: they end together, and Ray starts none of them again
-            raise
+    except Diverged as error:
+        note(job, error)  # all workers see it at the same step: they end together, and Ray starts none of them again
+    except Exception as error:
+        why = error if isinstance(error, StudyError) else memory.explained(error, job.cell, f"seed {job.seed}")
+        if why is not None:
+            note(job, why)
+        raise
 
 
 def _told_to_stop(job: Job) -> Callable[[], bool]:

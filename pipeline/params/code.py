@@ -50,6 +50,8 @@ AROUND = (
     "pipeline.files",
     "pipeline.git",
     "pipeline.images.checkpoints",
+    "pipeline.images.memory",
+    "pipeline.images.pace",
     "pipeline.images.workers",
     "pipeline.large_files",
     "pipeline.masking",

@@ -62,11 +62,14 @@ class _Everything:
     def run(self) -> None:
         with progress("submission", len(self.waiting), "cells") as bar:
             while self.waiting or self.running:
-                self._fill()
+                self._take_in(_jobs(self.client))
+                try:
+                    self._fill()
+                except follow.trouble() as error:
+                    say(f"RAY_ADDRESS={server.address()}: does not answer ({follow.brief(error)}); asking it again")
                 bar.advance(bar.total - bar.done - len(self.waiting) - len(self.running))
-                if self.running:
+                if self.waiting or self.running:
                     time.sleep(follow.PAUSE)
-                    self._take_in(_jobs(self.client))
 
     def _fill(self) -> None:
         nodes = server.nodes(self.client)
@@ -74,13 +77,14 @@ class _Everything:
             taken = sum(_share(one.cell, nodes) for one in self.running.values())
             if self.running and taken + _share(self.waiting[0], nodes) > 1.0 + 1e-9:
                 return
-            cell = self.waiting.popleft()
+            cell = self.waiting[0]
             try:
                 one = _next(cell, self.params)
                 if one is not None:
                     self.running[one.running(self.client) or one.start(self.client)] = one
             except StudyError as error:
                 self._fail(cell, str(error))
+            self.waiting.popleft()
 
     def _take_in(self, jobs: dict[str, JobDetails]) -> None:
         for name in [name for name in self.running if name not in jobs or jobs[name].status.is_terminal()]:

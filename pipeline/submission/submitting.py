@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import blobs, files, stage_files, storage, tracking
+from pipeline import blobs, files, forwarded, stage_files, storage, tracking
 from pipeline import params as settings
 from pipeline.console import say
 from pipeline.errors import StudyError
@@ -30,15 +30,6 @@ from pipeline.tracking.identity import JOB
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-# Without passwords and keys: Ray's dashboard shows the variables of a job. Nodes must have their own.
-FORWARDED = (
-    "AWS_DEFAULT_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_REGION",
-    "MNVI_TRACKING_WAIT",
-    "MNVI_VERBOSE",
-)
 PIP = "MNVI_PIP"
 NOT_YET = "No available agent"  # in the answer of a server whose nodes have not announced themselves
 SECONDS_TO_END_IN = "20"  # between Ray's request to stop a job and its killing it
@@ -222,9 +213,8 @@ def _last_attempt(jobs: list[JobDetails], name: str) -> int:
 
 
 def _environment(root: Anywhere) -> dict[str, str]:
-    variables = {name: os.environ[name] for name in FORWARDED if name in os.environ}
     return {
-        **variables,
+        **forwarded.variables(),
         storage.VARIABLE: str(root),
         "MLFLOW_TRACKING_URI": store.address(),
         "RAY_JOB_STOP_WAIT_TIME_S": SECONDS_TO_END_IN,

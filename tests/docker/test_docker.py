@@ -198,6 +198,25 @@ def test_kuberay_is_told_the_locked_ray() -> None:
     assert RAY_CLUSTER["rayVersion"] == LOCKED["ray"]
 
 
+def gigabytes(text: str) -> float:
+    number, unit = re.fullmatch(r"(\d+)(Gi|G|g|)", text).groups()
+    return float(number) * (1.074 if unit == "Gi" else 1.0)
+
+
+def test_imagenet_fits_on_the_disks() -> None:
+    """docs/scaling.md: its shards take 34 GB. A node has them once, besides the image and what Ray spills."""
+    shards, photographs = 34, 150
+    disks = [kind["node_config"]["BlockDeviceMappings"][0]["Ebs"] for kind in LAUNCHER["available_node_types"].values()]
+    assert all(disk["VolumeSize"] >= 2 * shards + 50 for disk in disks)
+    for group in GROUPS[1:]:
+        needs = group["template"]["spec"]["containers"][0]["resources"]
+        assert gigabytes(needs["requests"]["ephemeral-storage"]) >= 1.5 * shards
+    assert gigabytes(PVC["spec"]["resources"]["requests"]["storage"]) >= photographs + 3 * shards
+    slurm = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", (DOCKER / "slurm.sh").read_text(), re.MULTILINE))
+    assert gigabytes(slurm["tmp"]) >= 2 * shards
+    assert int(slurm["cpus-per-task"]) >= 8 * int(slurm["gpus-per-node"]) and gigabytes(slurm["mem"]) >= 190
+
+
 def test_every_image_has_a_version() -> None:
     stages = re.findall(r"AS ([\w-]+)", (DOCKER / "Dockerfile").read_text())
     bases = [arguments.split()[0] for name, arguments in dockerfile() if name == "FROM"]

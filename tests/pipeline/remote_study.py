@@ -117,7 +117,7 @@ def copy_of(study: Path) -> Path:
 def without_times(values: Any) -> Any:
     if isinstance(values, list):
         return [without_times(value) for value in values]
-    return {key: value for key, value in values.items() if key not in ("seconds", "waiting")}
+    return {key: value for key, value in values.items() if key not in ("seconds", "waiting", "workers")}
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -149,3 +149,42 @@ def test_one_node_and_s3_are_not_asked(monkeypatch, addresses, place):
     monkeypatch.setattr(ray, "nodes", lambda: nodes(*addresses))
     monkeypatch.setattr(cluster, "_looks", lambda *_: pytest.fail("nodes were asked"))
     cluster.check_shared(place)
+
+
+def scaling_up(monkeypatch, *looks):
+    """A cluster whose nodes have these CPUs at each look; returns what the autoscaler was asked for."""
+    asked, cpus = [], list(looks)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setattr(cluster, "nodes", lambda: [{"CPU": cpus.pop(0) if len(cpus) > 1 else cpus[0]}])
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(bundles))
+    monkeypatch.setattr(cluster.time, "sleep", lambda seconds: None)
+    return asked
+
+
+def test_a_cluster_that_still_scales_up_is_waited_for(monkeypatch, capfd):
+    asked = scaling_up(monkeypatch, 0.0, 0.0, 2.0, 4.0)
+    assert cluster.grown({"CPU": 2.0}, 2) == [{"CPU": 4.0}]
+    assert "no room for 4 CPU yet; waiting for more nodes for up to 300 s (MNVI_CLUSTER_WAIT)" in capfd.readouterr().err
+    assert asked == [[{"CPU": 2.0}] * 2, []], "an autoscaler must hear of the need, and of its end"
+
+
+def test_a_cluster_that_does_not_grow_is_waited_for_as_long_as_was_said(monkeypatch):
+    scaling_up(monkeypatch, 1.0)
+    monkeypatch.setenv("MNVI_CLUSTER_WAIT", "0.01")
+    assert cluster.grown({"CPU": 2.0}, 1) == [{"CPU": 1.0}]
+
+
+@pytest.mark.parametrize("variables", [{"MNVI_CLUSTER_WAIT": "0"}, {"RAY_ADDRESS": ""}], ids=["no patience", "own Ray"])
+def test_nobody_waits_in_vain(monkeypatch, variables):
+    asked = scaling_up(monkeypatch, 1.0)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert cluster.grown({"CPU": 2.0}, 1) == [{"CPU": 1.0}] and not asked
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "inf"])
+def test_a_patience_that_is_no_number_of_seconds_is_named(monkeypatch, given):
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setenv("MNVI_CLUSTER_WAIT", given)
+    with pytest.raises(StudyError, match=f"MNVI_CLUSTER_WAIT={given}: expected seconds, 0 or more"):
+        cluster.patience()

@@ -20,6 +20,7 @@ COMMANDS = [
     "report",
     "serve",
     "state",
+    "submission",
     "tracking",
     "train",
     "tune",

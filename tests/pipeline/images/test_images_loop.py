@@ -49,7 +49,10 @@ def run(job: Job, stop_after: int | None = None) -> Position:
 
 
 def without_time(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in epoch.items() if key not in ("seconds", "waiting")} for epoch in history]
+    return [
+        {key: value for key, value in epoch.items() if key not in ("seconds", "waiting", "workers")}
+        for epoch in history
+    ]
 
 
 def assert_same(found: Position, expected: Position) -> None:

@@ -136,6 +136,16 @@ def test_a_cluster_to_join_is_no_job_server(study: Path, monkeypatch: pytest.Mon
         everything.submit(make_cells(1, 0), "params.yaml", at_a_time=8)
 
 
+def test_a_server_that_goes_away_while_cells_are_submitted_gets_them_later(
+    pretend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, cluster = make_cells(2, 0), pretend(Cluster([1.0]))
+    there = Mock(side_effect=[ConnectionError("gone"), ConnectionError("gone"), *[[{"CPU": 1.0}]] * 99])
+    monkeypatch.setattr(server, "nodes", there)
+    everything.submit(cells, "params.yaml", at_a_time=8)
+    assert sorted(cluster.submitted) == sorted(name for cell in cells for name in stages_of(cell))
+
+
 def test_a_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "PAUSE", 0.0)
     client = Mock(list_jobs=Mock(side_effect=[ConnectionError("gone"), [SimpleNamespace(submission_id="one")]]))
