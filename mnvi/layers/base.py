@@ -123,8 +123,13 @@ class BayesianLayer(nn.Module):
         mean, var, shared = (x.mean, x.var, x.shared) if isinstance(x, Gaussian) else (x, None, None)
         if shared is not None and any(shared.shape[d] != 1 for d in dims):
             shared = None  # positions in other dimensions than those of this layer
+        picked = None
+        if isinstance(x, Gaussian) and shared is not None and x.picked is not None and x.picked.of is mean:
+            picked = x.picked.rows
         spreads = self.weight_variance(), self.bias_variance()
-        out.shared = position_weights.through_weights(affine, mean, var, shared, self.weight, *spreads, out.shape)
+        out.shared = position_weights.through_weights(
+            affine, mean, var, shared, self.weight, *spreads, out.shape, picked
+        )
         return out
 
     def weight_variance(self) -> Tensor:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mnvi.moments.normal import FAR, SMALLEST_VARIANCE, density, tail
+from mnvi.moments.normal import FAR, INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF
+from mnvi.moments.position_rows import over_pairs, rows
 
 _CHANNELS = 32  # that tell how similar two positions are
 _SLOPE = 0.5  # of the covariance over the similarity, beside a straight line's; through_slope says why
@@ -44,52 +45,53 @@ def through_slope(shared: Tensor, mean: Tensor, var: Tensor, slope: Tensor, curv
         >>> through_slope(0.5 * torch.ones(1, 1, 1), mean, one, 2 * one, zero)  # scales by 2
         tensor([[[2.]]])
     """
-    matrices = (_matrix(t, shared) for t in (mean.to(var.dtype), var, slope, curvature))
-    return _through_slope(_matrix(shared, shared)[..., 0], *matrices).view(shared.shape)
+    matrices = (_rows(t, shared) for t in (mean.to(var.dtype), var, slope, curvature))
+    return _through_slope(_rows(shared, shared)[:, 0], *matrices).view(shared.shape)
 
 
-def through_relu(shared: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """Covariance between positions after a ReLU: :func:`through_slope` with its :math:`E[f']` and :math:`E[f'']`.
+def through_relu(shared: Tensor, mean: Tensor, var: Tensor, floor: float = 0.0) -> tuple[Tensor, Tensor]:
+    r"""Covariance between positions after a ReLU: :func:`through_slope` with its :math:`E[f']` and :math:`E[f'']`.
 
     Args:
         shared: c.
         mean, var: of the ReLU's input at some positions.
+        floor: lower bound on ``var``.
+
+    Returns:
+        c after the ReLU, and the means after it, :math:`\mu E[f'] + \sigma^2 E[f'']`, at the same positions: [batch,
+        positions, channels].
 
     Example:
         >>> import torch
-        >>> through_relu(torch.ones(1, 1, 1), torch.full((1, 1, 4), 9.0), torch.ones(1, 1, 4))  # open everywhere
+        >>> through_relu(torch.ones(1, 1, 1), torch.full((1, 1, 4), 9.0), torch.ones(1, 1, 4))[0]  # open everywhere
         tensor([[[1.]]])
     """
-    mean, var = _matrix(mean.to(var.dtype), shared), _matrix(var, shared)
-    derivatives = relu_slope_and_curvature(mean, var)
-    return _through_slope(_matrix(shared, shared)[..., 0], mean, var, *derivatives).view(shared.shape)
+    mean, var = _rows(mean.to(var.dtype), shared), _rows(var, shared)
+    var = var.clamp(min=floor) if floor else var
+    slope, curvature = relu_slope_and_curvature(mean, var)
+    through = _through_slope(_rows(shared, shared)[:, 0], mean, var, slope, curvature).view(shared.shape)
+    return through, torch.addcmul(mean * slope, var, curvature)
 
 
 def _through_slope(c: Tensor, mean: Tensor, var: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-    """[batch, channels], from c of this shape and moments [batch, channels, positions]."""
-    count = mean.shape[2]
+    """[batch, channels], from c of this shape and moments [batch, positions, channels]."""
+    count = mean.shape[1]
     pairs = max(count * (count - 1), 1)
-    some = mean[:, :: -(-mean.shape[1] // _CHANNELS)]
-    similar = torch.matmul(some.transpose(1, 2), some)  # [batch, positions, positions]
-    itself = similar.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    some = mean[..., :: -(-mean.shape[2] // _CHANNELS)]
+    similar = torch.bmm(some, some.mT)  # [batch, positions, positions]
+    trace = similar.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+    itself, pair = trace / count, (similar.sum((1, 2), keepdim=True) - trace) / pairs
+    scale = torch.maximum(itself - pair, 1e-3 * itself).clamp(min=SMALLEST_VARIANCE)
     different = 1 - torch.eye(count, dtype=mean.dtype, device=mean.device)
-    pair = ((similar * different).sum((1, 2)) / pairs)[:, None, None]
-    scale = (itself - pair).clamp(min=1e-3 * itself).clamp(min=SMALLEST_VARIANCE)
-    similar = (similar - pair) / scale * different
-    excess = _SLOPE * (var.mean(2) - c)
-    first = c * (slope.sum(2).square() - slope.square().sum(2))
-    first = first + excess * (torch.matmul(slope, similar) * slope).sum(2)
-    second = curvature.sum(2).square() - curvature.square().sum(2)
-    second = second * (c.square() + excess.square() * (similar.square().sum((1, 2))[:, None] / pairs))
+    similar = (similar - pair) * (different / scale)
+    excess = _SLOPE * (var.mean(1) - c)
+    first = c * over_pairs(slope) + excess * (torch.bmm(similar, slope) * slope).sum(1)
+    second = over_pairs(curvature) * (c.square() + excess.square() * (similar.square().sum((1, 2)) / pairs)[:, None])
     return (first + 0.5 * second) / pairs
 
 
-def _matrix(values: Tensor, shared: Tensor) -> Tensor:
-    """[batch, channels, positions]"""
-    dims = [d for d in range(1, shared.dim()) if shared.shape[d] == 1]
-    others = [d for d in range(values.dim()) if d not in dims]
-    flat = values.permute(*others, *dims).flatten(len(others))
-    return flat.flatten(1, -2) if len(others) > 1 else flat[None]
+def _rows(values: Tensor, shared: Tensor) -> Tensor:
+    return rows(values, [d for d in range(1, shared.dim()) if shared.shape[d] == 1])
 
 
 def relu_slope_and_curvature(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,7 +104,8 @@ def relu_slope_and_curvature(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]
     """
     inverse = var.clamp(min=SMALLEST_VARIANCE).rsqrt()
     ratio = (mean.to(var.dtype) * inverse).clamp(-FAR, FAR)
-    return tail(-ratio), density(ratio) * inverse
+    density = torch.exp(-0.5 * ratio.square())
+    return 0.5 * torch.erfc(-SQRT_HALF * ratio), density * (INV_SQRT_2PI * inverse)
 
 
 def slope_and_curvature(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments._torch import is_traced
 from mnvi.moments.affine import Affine
-from mnvi.moments.positions import mean_product, over_positions, some_positions
+from mnvi.moments.position_rows import over_pairs, some_positions
+from mnvi.moments.positions import mean_product, over_positions
 from mnvi.moments.precision import full_precision, widened
 
 _FEW = 64  # output positions; among more than these, pairs that see the same inputs do not count
@@ -40,6 +43,7 @@ def through_weights(
     spread: Tensor,
     bias_spread: Tensor | None,
     sizes: tuple[int, ...],
+    picked: Tensor | None = None,
 ) -> Tensor:
     r"""Covariance between two positions of the output of a layer with random weights.
 
@@ -65,6 +69,7 @@ def through_weights(
         spread: the weights' variances s, in the shape of ``weight``.
         bias_spread: the biases' variances, or None.
         sizes: the shape of the output.
+        picked: the means at some positions, if they are at hand: [batch, positions, channels].
 
     Example:
         >>> import torch
@@ -75,11 +80,9 @@ def through_weights(
     with full_precision(mean):
         weight, spread = _forwards(affine, widened(weight)), _forwards(affine, widened(spread))
         one = _at_one_position(affine, mean)
-        some = mean if var is None else some_positions(mean, one)
-        product = mean_product(widened(some), one)
-        if some.numel() < mean.numel():  # of all positions it is hardly negative, of a few it can be
-            product = product.clamp(min=0)
-        window = _window(affine, weight, mean.shape, sizes)
+        product = _mean_product(mean, var, one, picked)
+        dims = layer_positions(affine, len(sizes))
+        window = _window(affine, weight.shape[2:], *([shape[d] for d in dims] for shape in (mean.shape, sizes)))
         operation = _on_pooled(affine)
         noise = _over_taps(spread, [f * f for f in window.fractions])
         if shared is None:
@@ -87,12 +90,24 @@ def through_weights(
         else:
             total = operation(product + shared, noise)
             total = total + operation(shared, _over_taps(weight, window.fractions).square())
-        count = math.prod([sizes[d] for d in layer_positions(affine, len(sizes))])
+        count = math.prod([sizes[d] for d in dims])
         if var is not None and window.overlaps and count <= _FEW:
             own = over_positions(some_positions(widened(var), one), one)
             own = (own if shared is None else own - shared) / (count - 1)
             total = total + operation(own, _overlap(weight, window))
         return total if bias_spread is None else total + affine.along_input(widened(bias_spread))
+
+
+def _mean_product(mean: Tensor, var: Tensor | None, one: Tensor, picked: Tensor | None) -> Tensor:
+    """:math:`\\pi`, in the shape of ``one``, an input of one position."""
+    some = mean if var is None else some_positions(mean, one) if picked is None else picked
+    if picked is None:
+        product = mean_product(widened(some), one)
+    else:
+        count = picked.shape[1]
+        product = (over_pairs(picked) / (count * (count - 1))).view(one.shape)
+    # of all positions it is hardly negative, of a few it can be
+    return product.clamp(min=0) if some.numel() < mean.numel() else product
 
 
 def layer_positions(affine: Affine, ndim: int) -> range:
@@ -133,13 +148,20 @@ def _forwards(affine: Affine, weight: Tensor) -> Tensor:
     return weight.unflatten(0, (affine.groups, -1)).transpose(1, 2).flatten(0, 1)
 
 
-def _window(affine: Affine, weight: Tensor, inputs: torch.Size, outputs: tuple[int, ...]) -> Window:
+def _window(affine: Affine, kernel: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Window:
     if affine.stride is None:
         return Window([1.0], [0])
+    if is_traced():  # sizes may be symbols
+        return _seen(affine, kernel, inputs, outputs)
+    return _seen_before(affine, tuple(kernel), tuple(inputs), tuple(outputs))
+
+
+def _seen(affine: Affine, kernel: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> Window:
+    assert affine.stride is not None
     fractions, sets = [], []  # for each axis, for each tap
     for axis in range(-len(affine.stride), 0):
         seen, stride = [], affine.stride[axis]
-        for tap in range(weight.shape[axis]):
+        for tap in range(kernel[axis]):
             offset = tap * affine.dilation[axis] - affine.padding[axis]
             if affine.transposed:  # tap and input make the output input * stride + offset
                 first, last = -(offset // stride), (outputs[axis] - 1 - offset) // stride
@@ -153,6 +175,9 @@ def _window(affine: Affine, weight: Tensor, inputs: torch.Size, outputs: tuple[i
     names = list(itertools.product(*sets))
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return Window([math.prod(f) for f in itertools.product(*fractions)], [numbers[name] for name in names])
+
+
+_seen_before = functools.lru_cache(256)(_seen)
 
 
 def _over_taps(weight: Tensor, factors: list[float]) -> Tensor:

@@ -6,7 +6,8 @@ two different positions of the channel. It broadcasts against the value: its siz
 positions, e.g. [batch, channels, 1, 1] beside an image and [batch, 1, channels] beside tokens.
 
 This file has what follows from c alone: sums, products and new shapes. ``position_weights`` says how c goes through
-layers with random weights, ``position_slopes`` how it goes through elementwise functions.
+layers with random weights, ``position_slopes`` how it goes through elementwise functions; ``position_rows`` picks some
+positions that stand for all.
 """
 
 from __future__ import annotations
@@ -18,19 +19,7 @@ import torch
 from torch import Tensor
 
 from mnvi.moments.normal import SMALLEST_VARIANCE
-
-_POSITIONS = 16  # that represent all others where a mean over positions is enough
-
-
-def position_dims(shape: Sequence[int], shared: Tensor) -> tuple[int, ...]:
-    """Dimensions of the positions in a value of this shape.
-
-    Example:
-        >>> import torch
-        >>> position_dims((8, 16, 4, 4), torch.zeros(8, 16, 1, 1))
-        (2, 3)
-    """
-    return tuple(d for d, size in enumerate(shared.shape) if size == 1 and shape[d] != 1)
+from mnvi.moments.position_rows import over_pairs, position_dims, rows
 
 
 def over_positions(values: Tensor, shared: Tensor) -> Tensor:
@@ -43,23 +32,6 @@ def over_positions(values: Tensor, shared: Tensor) -> Tensor:
     """
     dims = position_dims(values.shape, shared)
     return values.mean(dims, keepdim=True) if dims else values
-
-
-def some_positions(values: Tensor, shared: Tensor) -> Tensor:
-    """At most 16 evenly spaced positions, which cost next to nothing and have nearly the same mean.
-
-    Example:
-        >>> import torch
-        >>> some_positions(torch.arange(300.0)[None], torch.zeros(1, 1)).shape
-        torch.Size([1, 16])
-    """
-    dims = position_dims(values.shape, shared)
-    index: list[slice] = [slice(None)] * values.dim()
-    for d in dims:
-        step = -(-values.shape[d] // int(_POSITIONS ** (1 / len(dims)) + 1e-9))
-        step += step > 2 and step % 2 == 0  # odd, so that all phases of a stride of two take part
-        index[d] = slice(min(step // 2, values.shape[d] - 1), None, step)
-    return values[tuple(index)]
 
 
 def correlation(var: Tensor, shared: Tensor) -> Tensor:
@@ -108,8 +80,7 @@ def mean_product(mean: Tensor, shared: Tensor) -> Tensor:
     count = math.prod([mean.shape[d] for d in dims])
     if count == 1:
         return mean.square()
-    total, square = mean.sum(dims, keepdim=True), mean.square().sum(dims, keepdim=True)
-    return (total.square() - square) / (count * (count - 1))
+    return (over_pairs(rows(mean, dims)) / (count * (count - 1))).view(shared.shape)
 
 
 def product(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:

@@ -23,6 +23,8 @@ from mnvi.moments.activations.hardswish import hardswish as hardswish_moments
 from mnvi.moments.activations.relu import relu as relu_moments
 from mnvi.moments.activations.softsign import softsign as softsign_moments
 from mnvi.moments.checking import check_number
+from mnvi.moments.position_rows import Picked, beside
+from mnvi.moments.position_slopes import through_relu
 from mnvi.moments.precision import widened
 from mnvi.moments.quadrature import taylor_moments
 from mnvi.rules.elementwise import elementwise
@@ -98,7 +100,13 @@ def relu(x: Gaussian, inplace: bool = False) -> Gaussian:
     if current().activation == "taylor":
         return Gaussian.trusted(*taylor_moments(torch.relu, x.mean, x.var.clamp(min=floor) if floor else x.var))
     deviation = x.deviation if x.deviation is not None and x.deviation.var is x.var else None
-    out = Gaussian.trusted(*relu_moments(x.mean, x.var, floor, deviation))
+    if x.shared is not None and current().spatial == "shared_weights":
+        mean, var, some = beside(x.mean, x.var, x.shared)
+        out = Gaussian.trusted(*relu_moments(mean, var, floor, deviation))
+        out.shared, rows = through_relu(x.shared, *some, floor)
+        out.picked = Picked(out.mean, rows)
+    else:
+        out = Gaussian.trusted(*relu_moments(x.mean, x.var, floor, deviation))
     if is_fused():
         out.before = x.mean, x.var, floor, deviation
     return out

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnvi.moments import positions
+from mnvi.moments.position_rows import position_dims
 from mnvi.rules.positions import Rule, carrier, input_of, register, with_shared
 from mnvi.rules.table import every
 from mnvi.values.gaussian import Gaussian
@@ -36,7 +37,7 @@ def _cat(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % result.dim()
     like = carrier(*values)
     assert like.shared is not None
-    along_positions = dim in positions.position_dims(result.shape, like.shared) and like.shared.shape[dim] == 1
+    along_positions = dim in position_dims(result.shape, like.shared) and like.shared.shape[dim] == 1
     parts = []
     for value in values:
         shape = list(like.shared.shape)
@@ -88,7 +89,7 @@ def _pad(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any
     """Copies covary as their sources do; constants covary with nothing."""
     x = input_of(args, kwargs)
     mode = args[2] if len(args) > 2 else kwargs.get("mode", "constant")
-    dims = positions.position_dims(result.shape, x.shared)
+    dims = position_dims(result.shape, x.shared)
     if any(size != result.shape[d] and d not in dims for d, size in enumerate(x.shape)):
         return result
     before, after = x.numel(), result.numel()

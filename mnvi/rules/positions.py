@@ -18,6 +18,7 @@ from torch import Tensor
 from mnvi.moments import position_slopes, positions
 from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
 from mnvi.moments.normal import SMALLEST_VARIANCE
+from mnvi.moments.position_rows import position_dims, some_positions
 from mnvi.moments.precision import widened
 from mnvi.rules.fallbacks import fell_back
 from mnvi.rules.options import current
@@ -63,7 +64,7 @@ def input_of(args: tuple, kwargs: dict[str, Any]) -> Any:
 
 def with_shared(value: Gaussian, shared: Tensor | None) -> Gaussian:
     """The value with this covariance, unless it has a single position or the shapes do not fit."""
-    if shared is None or shared.dim() != value.dim() or not positions.position_dims(value.shape, shared):
+    if shared is None or shared.dim() != value.dim() or not position_dims(value.shape, shared):
         return value
     return _replaced(value, value.var, shared)
 
@@ -83,21 +84,13 @@ def _keep(result: Any, handler: Callable, args: tuple, kwargs: dict[str, Any]) -
     return with_shared(result, input_of(args, kwargs).shared)
 
 
-def _relu(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
-    x = input_of(args, kwargs)
-    if current().activation == "taylor":
-        return _elementwise(result, handler, args, kwargs)
-    mean, var = (positions.some_positions(t, x.shared) for t in (x.mean, x.var))
-    return with_shared(result, position_slopes.through_relu(x.shared, mean, var))
-
-
 def _elementwise(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     x, *rest = args
     if not isinstance(x, Gaussian) or x.shared is None or result.shape != x.shape:
         return result
     mean, var, here = x.mean, x.var, result.mean
     if not any(isinstance(value, Tensor) and value.dim() > 1 for value in (*rest, *kwargs.values())):
-        mean, var, here = (positions.some_positions(t, x.shared) for t in (mean, var, here))
+        mean, var, here = (some_positions(t, x.shared) for t in (mean, var, here))
 
     def expectation(shifted: Tensor) -> Tensor:
         return cast(Tensor, handler(Gaussian.trusted(shifted, var), *rest, **kwargs).mean)
@@ -123,17 +116,14 @@ def _batch_norm(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[s
     x = given["input"]
     if given.get("training") or given.get("running_var") is None:
         return _scaled(result, handler, (x,), {})
-    scale = (widened(given["running_var"]) + given.get("eps", args[7] if len(args) > 7 else 1e-5)).reciprocal()
-    if given.get("weight") is not None:
-        scale = scale * widened(given["weight"]).square()
+    variance = widened(given["running_var"]) + given.get("eps", args[7] if len(args) > 7 else 1e-5)
+    scale = 1 / variance if given.get("weight") is None else widened(given["weight"]).square() / variance
     return with_shared(result, x.shared * scale.view(-1, *[1] * (x.dim() - 2)))
 
 
 def _growth(x: Gaussian, result: Gaussian) -> Tensor:
     assert x.shared is not None
-    before, after = (
-        positions.over_positions(positions.some_positions(v, x.shared), x.shared) for v in (x.var, result.var)
-    )
+    before, after = (positions.over_positions(some_positions(v, x.shared), x.shared) for v in (x.var, result.var))
     return after / before.clamp(min=SMALLEST_VARIANCE)
 
 
@@ -151,14 +141,14 @@ def _average(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str,
 
 def _pools_positions_alone(x: Gaussian, result: Gaussian) -> bool:
     assert x.shared is not None
-    dims = positions.position_dims(x.shape, x.shared)
+    dims = position_dims(x.shape, x.shared)
     return all(size == result.shape[d] or d in dims for d, size in enumerate(x.shape))
 
 
 def _mean_or_sum(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
     x = input_of(args, kwargs)
     dims, keepdim = _reduced(x, *args[1:], **kwargs)
-    summed = [d for d in positions.position_dims(x.shape, x.shared) if d in dims]
+    summed = [d for d in position_dims(x.shape, x.shared) if d in dims]
     others = [d for d in dims if d not in summed]
     total, shared = x, x.shared
     if summed:
@@ -192,7 +182,7 @@ def _shared_of(value: Any, like: Gaussian) -> Any:
     if value.shared is not None:
         return value.shared
     assert like.shared is not None
-    dims = positions.position_dims(like.shape, like.shared)
+    dims = position_dims(like.shape, like.shared)
     aligned = (1,) * (like.dim() - value.dim()) + tuple(value.shape)
     return value.var if all(aligned[d] == 1 for d in dims) else 0.0
 
@@ -263,7 +253,7 @@ def _in_layers(x: Gaussian, normalized_shape: Sequence[int], *_: Any, **__: Any)
     assert x.shared is not None
     dims = range(x.dim() - len(normalized_shape), x.dim())
     count = math.prod([x.shared.shape[d] for d in dims])
-    together = any(d in dims for d in positions.position_dims(x.shape, x.shared))
+    together = any(d in dims for d in position_dims(x.shape, x.shared))
     return x.shared.mean(tuple(dims), keepdim=True), count, together
 
 
@@ -313,11 +303,10 @@ def register(rule: Rule, *functions: Callable) -> None:
 
 
 _ELEMENTWISE = """
-    relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
+    relu relu6 abs absolute hardswish selu sigmoid expit tanh tanhshrink silu mish softsign erf ndtr exp expm1 sin cos
     leaky_relu prelu rrelu clamp clip clamp_min clamp_max hardtanh hardsigmoid softshrink hardshrink threshold elu celu
     gelu erfc softplus logsigmoid log_sigmoid pow square
 """
-register(_relu, *every("relu"))
 for _name in _ELEMENTWISE.split():
     register(_elementwise, *every(_name))
 register(_batch_norm, F.batch_norm)

@@ -54,7 +54,7 @@ class Gaussian(RandomValue):
 
     _fields = ("mean", "var", "shared")
     _readable = ".mean and .var"
-    __slots__ = ("before", "deviation", "mean", "origin", "shared", "var")
+    __slots__ = ("before", "deviation", "mean", "origin", "picked", "shared", "var")
     __hash__ = object.__hash__
 
     def __init__(self, mean: Tensor, var: Tensor) -> None:
@@ -64,6 +64,7 @@ class Gaussian(RandomValue):
         self.shared = None
         self.deviation: Any = None  # standard deviations of this variance, for mnvi.rules.activations
         self.before: Any = None  # what the ReLU that made this value was given, for mnvi.rules.pooling
+        self.picked: Any = None  # means at some positions that are at hand, for mnvi.layers.base
         self.origin: Any = None  # where the value comes from, for mnvi.rules.dependence
 
     @classmethod
@@ -81,6 +82,7 @@ class Gaussian(RandomValue):
         out.shared = shared
         out.deviation = None
         out.before = None
+        out.picked = None
         out.origin = None
         return out
 
@@ -89,7 +91,8 @@ class Gaussian(RandomValue):
         if other is not self:
             origin = self.origin
             super().become(other)
-            self.deviation, self.before, self.origin = other.deviation, other.before, other.origin
+            self.deviation, self.before, self.picked = other.deviation, other.before, other.picked
+            self.origin = other.origin
             if origin is not None:
                 origin.written(self)
         return self
