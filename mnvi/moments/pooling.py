@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnvi.moments import winners
 from mnvi.moments._torch import is_fused
 from mnvi.moments.activations.relu import relu
 from mnvi.moments.maximum import maximum
+from mnvi.moments.memory_order import has_channels_last
 from mnvi.moments.normal import Deviation
 from mnvi.moments.products import outer
 from mnvi.moments.recomputation import is_recomputed
@@ -77,22 +79,42 @@ def relu_max_pool(
     windows = _whole_windows(mean, dims, *args, **kwargs)
     if windows is None:
         return None
-    entries = [(mean[window], var[window]) for window in windows]
-    if not is_recomputed(mean, var):
-        parts = [None if deviation is None else Deviation(*(part[window] for part in deviation)) for window in windows]
-        return _largest_of([relu(*entry, floor, part) for entry, part in zip(entries, parts, strict=True)])
-    # For a backward pass only the winners count: it needs their places and their moments before the ReLU.
+    kernel = _tiling(mean, dims, *args, **kwargs)
+    if kernel is not None and is_recomputed(mean, var):
+        return _relu_of_winners(mean, var, floor, kernel)
+    parts = [None if deviation is None else Deviation(*(part[window] for part in deviation)) for window in windows]
+    return _largest_of([relu(mean[w], var[w], floor, part) for w, part in zip(windows, parts, strict=True)])
+
+
+def _relu_of_winners(mean: Tensor, var: Tensor, floor: float, kernel: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """For a backward pass only the winners count: it needs their places and their moments before the ReLU."""
+    moved = mean.dim() == len(kernel) + 2 and has_channels_last(mean)
+    if moved:
+        mean, var = mean.movedim(1, -1), var.movedim(1, -1)
+    first = 1 if moved else mean.dim() - len(kernel)
     with torch.no_grad():
-        best, place = relu(*entries[0], floor)[0], torch.zeros_like(entries[0][0], dtype=torch.int8)
-        for k, entry in enumerate(entries[1:], 1):
-            expectation = relu(*entry, floor)[0]
-            larger = (expectation > best) | expectation.isnan()
-            best, place = torch.where(larger, expectation, best), torch.where(larger, k, place)
-    winner_mean, winner_var = entries[0]
-    for k, (other_mean, other_var) in enumerate(entries[1:], 1):
-        here = place == k
-        winner_mean, winner_var = torch.where(here, other_mean, winner_mean), torch.where(here, other_var, winner_var)
-    return relu(winner_mean, winner_var, floor)
+        pairs = zip(*(winners.tiles(values, kernel, first) for values in (mean, var)), strict=True)
+        place = winners.winning_places([relu(*pair, floor)[0] for pair in pairs])
+    picked = [winners.winners(values, place, kernel, first) for values in (mean, var)]
+    expectation, variance = relu(*picked, floor)
+    return (expectation.movedim(-1, 1), variance.movedim(-1, 1)) if moved else (expectation, variance)
+
+
+def _tiling(
+    mean: Tensor,
+    dims: int,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[int, ...] | None:
+    """The sides of windows that cover each entry exactly once; None for other windows."""
+    kernel = _per_dim(kernel_size, dims)
+    steps = _per_dim(stride, dims) if stride else kernel
+    whole = all(size % side == 0 for size, side in zip(mean.shape[-dims:], kernel, strict=True))
+    unbroken = set(_per_dim(dilation, dims)) == {1} and not any(_per_dim(padding, dims))
+    return kernel if whole and unbroken and steps == kernel else None
 
 
 def _largest_of(entries: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
