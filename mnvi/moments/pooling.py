@@ -93,10 +93,10 @@ def _relu_of_winners(mean: Tensor, var: Tensor, floor: float, kernel: tuple[int,
         mean, var = mean.movedim(1, -1), var.movedim(1, -1)
     first = 1 if moved else mean.dim() - len(kernel)
     with torch.no_grad():
-        pairs = zip(*(winners.tiles(values, kernel, first) for values in (mean, var)), strict=True)
-        place = winners.winning_places([relu(*pair, floor)[0] for pair in pairs])
-    picked = [winners.winners(values, place, kernel, first) for values in (mean, var)]
-    expectation, variance = relu(*picked, floor)
+        entries = zip(*(winners.tiles(values, kernel, first) for values in (mean, var)), strict=True)
+        place = winners.winning_places([relu(m, v, floor)[0] for m, v in entries])
+    winner_mean, winner_var = (winners.winners(values, place, kernel, first) for values in (mean, var))
+    expectation, variance = relu(winner_mean, winner_var, floor)
     return (expectation.movedim(-1, 1), variance.movedim(-1, 1)) if moved else (expectation, variance)
 
 
