@@ -215,8 +215,9 @@ def _join(address: str, settings: dict[str, Any]) -> None:
         if address != "auto":
             _knock(address)
         private_ray.reread_environment()
-        if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # in a job: its workers have what the job was given
-            settings = {**settings, "runtime_env": {"env_vars": forwarded.variables()}}
+        variables = forwarded.variables()
+        if variables and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # in a job, workers have what it was given
+            settings = {**settings, "runtime_env": {"env_vars": variables}}
         ray.init(address=address, **settings)
     except AuthenticationError as error:
         raise StudyError(

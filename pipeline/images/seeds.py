@@ -57,8 +57,8 @@ def _side_by_side(seeds: list[Seed], others: list[str]) -> Iterator[None]:
     """Ray starts as many tasks as there is room for."""
     import ray
 
-    cell = seeds[0].cell
-    cluster.check_shared(cell.data.absolute() if storage.root() is None else storage.of("evaluation"))
+    cell, root = seeds[0].cell, storage.root()
+    cluster.check_shared(seeds[0].path.parent.absolute() if root is None else root)  # not in data/, which DVC compares
     workers.affordable(replace(cell, resources=replace(cell.resources, workers=1)))
     needs = cell.resources.per_worker
     task = ray.remote(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0.0), max_retries=workers.RESTARTS)(_predict)
