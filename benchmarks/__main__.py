@@ -32,13 +32,12 @@ import torch
 
 from benchmarks import rivals
 from benchmarks.measuring import CLOCKS, START, Task, as_argument, conditions, threads
-from benchmarks.subjects import METHODS, MODELS, MODES
+from benchmarks.subjects import BOTH, METHODS, MODELS, MODES
 from benchmarks.tables import BUSY, PAGE, RESULTS, best_mode, key_of, rendered, replace_between_marks, same
 from benchmarks.timing import write
 
 QUANTITIES = ("inference", "training", "memory")
 COMPILED = rivals.FOLDER.parent / "compiled"
-BOTH = ("eager", "compiled")
 BATCHES = {"lenet": 100, "all_cnn": 32, "resnet18": 32, "mobilenet_v3_small": 16}
 Record = dict[str, Any]
 

@@ -31,7 +31,8 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
 }
 OWN = ("deterministic", "mnvi", "mnvi_factored", "mfvi", "smfvi", "mc_dropout", "ensemble")
 METHODS = (*OWN, *RIVALS)
-MODES = ("eager", "channels_last", "compiled")
+MODES = ("eager", "channels_last", "compiled")  # of the deterministic network
+BOTH = ("eager", "compiled")  # of the others
 FOLDED = ("folded", "folded, channels_last")  # optimised for inference without the compiler
 DIVIDES_ONLY = "aot_eager_decomp_partition"  # decides what to keep as the default backend does, and compiles nothing
 

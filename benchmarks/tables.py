@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import targets
+from benchmarks.subjects import BOTH, MODELS, MODES
 
 RESULTS = Path(__file__).parent / "results" / "bench.json"
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
@@ -60,7 +61,7 @@ def markdown(model: str, records: list[Record]) -> str:
     ]
     reasons: list[str] = []
     for method, label in LABELS.items():
-        for mode in dict.fromkeys(record["mode"] for record in same(here, method=method)):
+        for mode in MODES if method == "deterministic" else BOTH:
             rows = {record["quantity"]: record for record in same(here, method=method, mode=mode)}
             cells = [_time(rows.get(quantity), reasons) for quantity in ("inference", "training")]
             cells.append(_memory(rows.get("memory"), here, reasons))
@@ -99,9 +100,12 @@ def _memory(record: Record | None, here: list[Record], reasons: list[str]) -> st
 
 
 def rendered(document: dict) -> str:
-    """All tables of a file that ``python -m benchmarks`` wrote."""
+    """All tables of a file that ``python -m benchmarks`` wrote; a model without figures says so."""
     records = document["records"]
-    return "\n\n".join(markdown(model, records) for model in dict.fromkeys(record["model"] for record in records))
+    tables = [
+        markdown(model, records) if same(records, model=model) else f"### {model}\n\nNot run." for model in MODELS
+    ]
+    return "\n\n".join(tables)
 
 
 def main() -> None:

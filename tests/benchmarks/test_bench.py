@@ -144,6 +144,7 @@ def test_a_run_keeps_each_record_shows_the_table_and_says_what_a_busy_machine_sp
     ]
     shown = capsys.readouterr()
     assert "| MNVI, exact | eager | ~1.00 (0.90–1.10; 2 ms) | not run | not run | 1,000 |" in shown.out
+    assert "### resnet18\n\nNot run." in shown.out
     assert "too busy to trust 5 of 5 figures" in shown.err and "--again busy" in shown.err
     monkeypatch.setattr(bench, "run", lambda *_: pytest.fail("it measures what it has"))
     bench.main()
