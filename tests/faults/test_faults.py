@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -232,6 +233,8 @@ def test_a_killed_stage_was_the_client_or_the_driver(
 ) -> None:
     child = subprocess.Popen(["sleep", "60"], env={**os.environ, "RAY_ADDRESS": address})
     monkeypatch.setattr(injections, "processes", lambda pattern: [psutil.Process(child.pid)])
+    while not psutil.Process(child.pid).environ():  # for a moment after its start a process shows none
+        time.sleep(0.01)
     try:
         assert FAULTS["stage killed"].strike(scene(), Random(0)) == victim
         assert child.wait(60) == -signal.SIGKILL
