@@ -4,7 +4,20 @@ The library uses private names only through this module, each with its reason. I
 compiles, transforms or differentiates what runs, so that each question has one name and one meaning.
 
 The module lives here because all rooms may import ``moments``, and ``moments`` imports nothing but torch and itself.
-Private *attributes* of torch's modules stay where a subclass or a copy of such a module handles them.
+Private *attributes* of torch's classes stay where a subclass or a copy of such a class handles them;
+``PRIVATE_ATTRIBUTES`` lists them with their reasons.
+
+Which question to ask:
+
+==============================  ======================================================================================
+``is_compiling()``              before code reads a context variable, a frame or a weak reference
+``values_can_be_read(x)``       before code branches on values of ``x``
+``is_fused()``                  to choose the formula that the compiler turns into the fastest code
+``is_traced()``                 to choose between plain operations and a hand-written backward pass
+``taking_forward_derivatives``  before a hand-written backward pass that has no forward mode
+``is_wrapped(x)``               before code looks at the memory of ``x``
+``in_dynamo()``                 only where Dynamo itself changes what is called; otherwise ``is_compiling()``
+==============================  ======================================================================================
 """
 
 from __future__ import annotations
@@ -29,6 +42,7 @@ __all__ = [
     "NATIVE_FUNCTIONS",
     "ConvNd",
     "ConvTransposeNd",
+    "PRIVATE_ATTRIBUTES",
     "DropoutNd",
     "OpOverload",
     "OpOverloadPacket",
@@ -37,7 +51,6 @@ __all__ = [
     "distributions_are_checked",
     "each",
     "in_dynamo",
-    "in_torch_func",
     "is_compiling",
     "is_fused",
     "is_traced",
@@ -56,6 +69,33 @@ NATIVE_FUNCTIONS = torch._C._nn  # where torch's pooling modules and activations
 # Operators as graphs hold them.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
+
+PRIVATE_ATTRIBUTES = {
+    "_apply": "overridden: torch's recurrent layers would flatten parameters that a layer no longer has",
+    "_buffers": "a module's own buffers, without access to what a parametrisation computes",
+    "_extended_shape": "the shape of samples: what torch asks subclasses of Distribution to call",
+    "_flat_weight_refs": "emptied in a recurrent layer whose weights have a posterior",
+    "_flat_weights": "emptied in a recurrent layer whose weights have a posterior",
+    "_flat_weights_names": "emptied in a recurrent layer whose weights have a posterior",
+    "_forward_hooks": "a model's hooks, to find or remove ours",
+    "_forward_hooks_always_called": "removed together with a hook of ours",
+    "_forward_pre_hooks": "a model's hooks, to find or remove ours",
+    "_get_checked_instance": "Distribution.expand: torch's own subclasses begin with it",
+    "_load_from_state_dict": "overridden, to read files with torch's names of weights",
+    "_modules": "a module's own children, to replace a layer by its Bayesian form",
+    "_non_persistent_buffers_set": "the buffers that are no part of a state",
+    "_orig_mod": "the module inside of what torch.compile returns",
+    "_output_padding": "of transposed convolutions: what output_size asks for",
+    "_parameters": "a module's own parameters, without access to what a parametrisation computes",
+    "_qkv_same_embed_dim": "whether torch's attention keeps one weight or three",
+    "_reversed_padding_repeated_twice": "of convolutions with a padding_mode: the arguments of F.pad",
+    "_save_to_state_dict": "overridden, to write torch's names of weights",
+    "_schema": "arguments of an operator in a graph",
+    "_unsafe_view": "an operator that graphs have",
+    "_validate_args": "whether a distribution checks its arguments: torch's own subclasses read it",
+    "_validate_sample": "what Distribution.log_prob calls to check its argument",
+}
+"""The attributes of torch's classes that other modules of the library use or override, with the reason of each."""
 
 
 # torch's own functions under our names. A function of ours around them would be wrong where Dynamo gives a frame up:
@@ -85,12 +125,7 @@ def is_traced() -> bool:
     Both do their own bookkeeping, better than a hand-written backward pass. As for :func:`is_fused`, both answers are
     right in eager mode.
     """
-    return is_compiling() or in_torch_func()
-
-
-def in_torch_func() -> bool:
-    """Whether a transform of ``torch.func`` is active."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_wrapped(tensor: Tensor) -> bool:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mnvi.moments._torch import (
     differentiation_levels,
-    in_torch_func,
     is_compiling,
     is_traced,
     taking_forward_derivatives,
@@ -67,7 +66,7 @@ def differentiated_again(*tensors: Tensor) -> bool:
         return False
     if taking_forward_derivatives():
         return True
-    if not in_torch_func():
+    if not is_traced():
         return False
     levels = set().union(*map(differentiation_levels, tensors))
     return len(levels) > 1

@@ -10,8 +10,11 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 import pytest
+from torch import nn
+from torch.distributions import Distribution
 
 import mnvi
+from mnvi.moments._torch import PRIVATE_ATTRIBUTES
 
 ROOT = Path(mnvi.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -139,6 +142,43 @@ def test_the_library_knows_no_part_of_the_study(path: Path) -> None:
 def test_private_names_of_torch_are_used_in_one_module() -> None:
     users = {str(path.relative_to(ROOT)) for path in FILES if PRIVATE.search(path.read_text())}
     assert users == {"moments/_torch.py"}
+
+
+def private_attributes(sources: list[str], of_torch: set[str]) -> set[str]:
+    """Attributes with an underscore that code uses without defining them, or overrides although torch has them."""
+    used, defined = set[str](), set[str]()
+    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            (defined if of_self and isinstance(node.ctx, ast.Store) else used).add(node.attr)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr", "delattr"):
+            used |= {str(given.value) for given in node.args[1:2] if isinstance(given, ast.Constant)}
+    return {name for name in used - (defined - of_torch) if re.match("_[a-zA-Z]", name)}
+
+
+def test_private_attributes_of_torch_are_listed_with_their_reasons() -> None:
+    classes = (nn.Module, nn.LSTM, nn.MultiheadAttention, nn.Conv2d, nn.ConvTranspose2d, Distribution)
+    sources = [path.read_text() for path in FILES if path.name != "_torch.py"]
+    found = private_attributes(sources, {name for one in classes for name in dir(one)})
+    assert found == PRIVATE_ATTRIBUTES.keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("module._parameters", {"_parameters"}),
+        ("getattr(module, '_orig_mod', module)", {"_orig_mod"}),
+        ("self._own = 1\nother._own", set()),
+        ("class A:\n    def _apply(self, f):\n        super()._apply(f)", {"_apply"}),
+        ("module.__dict__", set()),
+    ],
+)
+def test_a_private_attribute_of_torch_is_found(source: str, found: set[str]) -> None:
+    assert private_attributes([source], set(dir(nn.Module))) == found
 
 
 def test_one_module_asks_torch_whether_it_compiles() -> None:

@@ -33,9 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments._torch import is_traced, outside_of_traces, taking_forward_derivatives, values_can_be_read
+from mnvi.moments._torch import is_fused, is_traced, outside_of_traces, taking_forward_derivatives, values_can_be_read
 from mnvi.moments.lean import in_memory_order
-from mnvi.moments.tracing import Destination
 
 _UNIT = 0.5  # u
 _UNIT_AT_KINKS = 1e-3
@@ -95,7 +94,7 @@ def _readable(var: Tensor) -> bool:
     return (
         var.dtype == torch.float32
         and not is_traced()
-        and not Destination.compiler
+        and not is_fused()
         and not taking_forward_derivatives()
         and values_can_be_read(var)
     )

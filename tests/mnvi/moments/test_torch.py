@@ -14,7 +14,6 @@ from torch.autograd import forward_ad
 from mnvi.moments._torch import (
     differentiation_levels,
     in_dynamo,
-    in_torch_func,
     is_compiling,
     is_fused,
     is_traced,
@@ -25,8 +24,8 @@ from mnvi.moments.differentiation import differentiated_again
 from mnvi.moments.tracing import for_compiler
 
 WHILE_COMPILING = (in_dynamo, is_compiling, is_fused, is_traced)  # the others have no meaning inside Dynamo
-NAMES = ("in_dynamo", "is_compiling", "is_fused", "is_traced", "in_torch_func", "taking_forward_derivatives")
-QUESTIONS = dict(zip(NAMES, (*WHILE_COMPILING, in_torch_func, taking_forward_derivatives), strict=True))
+NAMES = ("in_dynamo", "is_compiling", "is_fused", "is_traced", "taking_forward_derivatives")
+QUESTIONS = dict(zip(NAMES, (*WHILE_COMPILING, taking_forward_derivatives), strict=True))
 
 
 def answers() -> set[str]:
@@ -79,7 +78,7 @@ def recorded_for_the_compiler(seen: list[set[str]]) -> None:
         (lambda seen: seen.append(answers()), set()),
         (compiled, {"in_dynamo", "is_compiling", "is_fused", "is_traced"}),
         (exported, {"is_compiling", "is_traced"}),
-        (mapped, {"in_torch_func", "is_traced"}),
+        (mapped, {"is_traced"}),
         (forward_mode, {"taking_forward_derivatives"}),
         (recorded_for_the_compiler, {"is_fused"}),
     ],

@@ -11,13 +11,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mnvi.moments._torch import is_compiling, is_wrapped
+from mnvi.moments._torch import is_compiling, is_fused, is_wrapped
 from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
 from mnvi.moments.memory_order import in_memory_order
 from mnvi.moments.normal import Deviation
 from mnvi.moments.recomputation import is_recomputed, recomputed
-from mnvi.moments.tracing import Destination
 
 Moments = tuple[Tensor, Tensor]
 
@@ -84,7 +83,7 @@ def _replicated(mean: Tensor, var: Tensor) -> bool:
     """Whether the tensors, inside ``torch.func``, represent CPU tensors with one more dimension."""
     return (
         not is_compiling()
-        and not Destination.compiler
+        and not is_fused()
         and mean.device.type == "cpu"
         and mean.shape == var.shape
         and any(is_wrapped(t) for t in (mean, var))
