@@ -20,7 +20,7 @@ from tracking_cases import runs
 import mnvi
 from pipeline import files, params
 from pipeline.data import damage
-from pipeline.images import evaluation, objectives, predictions
+from pipeline.images import evaluation, objectives, predictions, seeds
 from pipeline.images.predictions import sampled_probabilities
 from pipeline.params import Cell
 from pipeline.prepare import prepare
@@ -217,3 +217,20 @@ def test_the_timing_of_a_slow_network_ends_after_seconds(monkeypatch: pytest.Mon
     found = predictions.milliseconds(net, images, lambda pixels, _: pixels, torch.device("cpu"))
     assert net.calls == 3  # two to warm up; 20 more would have taken a minute
     assert found == pytest.approx(3000.0)
+
+
+@pytest.mark.slow
+def test_seeds_that_a_cluster_evaluates_have_the_scores_of_this_process(
+    ray_is_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = trained("mnvi")
+    evaluation.run(cell)
+    here = read(cell, "scores.json")
+    files.remove(cell.state("evaluate"))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # the one that is up
+    monkeypatch.setattr(seeds.Seed, "evaluate", lambda *_: pytest.fail("evaluated in this process"))
+    evaluation.run(cell)
+    there = read(cell, "scores.json")
+    for scores in (here, there):
+        del scores["seconds"], scores["metrics"]["inference_ms"]
+    assert here == there
