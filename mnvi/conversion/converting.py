@@ -101,7 +101,6 @@ def convert(
     renew_weight_norms(converted)
     for module in converted.modules():
         adapt_mean_calls(module)
-    explain_mean_calls(converted)
     chosen = _choose(converted, *selection)
     by_weight: dict[int, BayesianLayer] = {}
     last = list(chosen)[-1] or None  # None: the model itself is a layer, which has no name
@@ -123,6 +122,7 @@ def convert(
         check(layer)
     if only is None:
         warn_if_mostly_deterministic(converted)
+    explain_mean_calls(converted)
     watch_weights(converted)
     if example is not None:
         warn_if_classes_change(model, converted, example)

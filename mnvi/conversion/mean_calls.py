@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from mnvi.conversion.function_source import calls_method, definition, with_nested
+from mnvi.layers.base import BayesianLayer
 from mnvi.moments._torch import is_compiling
 from mnvi.values.base import RandomValue
 
@@ -76,8 +77,9 @@ def explain_mean_calls(model: nn.Module) -> None:
     """Make a call of ``x.mean(dim)`` that was not rewritten fail with its line and what to write there.
 
     Python says "'Tensor' object is not callable", since a Gaussian's ``mean`` is a tensor. A hook that torch calls
-    after ``forward``, whether or not it failed, completes the message. Models made only of torch's modules need no
-    hook.
+    after ``forward``, whether or not it failed, completes the message. The model and every module with code of its own
+    get one, except layers with a posterior, which fold only without hooks; models made only of torch's modules need
+    none. Code outside of these modules, and ``net.forward(x)``, which skips hooks, keep Python's message.
 
     Example:
         >>> import torch, mnvi
@@ -94,8 +96,10 @@ def explain_mean_calls(model: nn.Module) -> None:
         ...     print(str(error).partition(" (")[0])
         x.mean(...) of a Gaussian is not a method: write torch.mean(x, ...)
     """
-    if any(not type(module).__module__.startswith(_KNOWN) for module in model.modules()):
-        model.register_forward_hook(_complete_message, always_call=True)
+    own = [module for module in model.modules() if not type(module).__module__.startswith(_KNOWN)]
+    hooked = [module for module in own if module is not model and not isinstance(module, BayesianLayer)]
+    for module in [model, *hooked] if own else []:
+        module.register_forward_hook(_complete_message, always_call=True)
 
 
 def _complete_message(module: nn.Module, args: Any, output: Any) -> None:

@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
 
@@ -27,7 +27,7 @@ def find_pairs(model: nn.Module) -> Pairs:
     """Batch norms of a model in evaluation mode, each with the layer whose every output goes to it and nowhere else.
 
     The graph of ``torch.fx`` gives the pairs. A model that cannot be traced has none. The log, under the name "mnvi",
-    reports the batch norms that are left.
+    reports the batch norms that are left, and why.
 
     Args:
         model: gets a hook that refuses arguments other than the defaults in force while it was traced.
@@ -42,13 +42,13 @@ def find_pairs(model: nn.Module) -> Pairs:
     if not norms:
         return {}
     try:
-        pairs, as_traced = traced_pairs(model)
+        pairs, obstacles, as_traced = traced_pairs(model)
     except CannotBeTracedError as error:
         logger.warning("none of the %d batch norms was folded: %s", len(norms), error)
         return {}
     if pairs and as_traced.defaults:
         model.register_forward_pre_hook(as_traced, with_kwargs=True)
-    if left := [name for norm, name in norms.items() if norm not in pairs]:
+    if left := [f"{name} ({obstacles[norm]})" for norm, name in norms.items() if norm not in pairs]:
         logger.warning("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
     return pairs
 
@@ -85,7 +85,15 @@ class _Tracer(fx.Tracer):
         return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
 
 
-def traced_pairs(model: nn.Module) -> tuple[Pairs, _AsTraced]:
+class Traced(NamedTuple):
+    """What a trace tells: each batch norm that folds with its layer, why the others do not, and for which arguments."""
+
+    pairs: Pairs
+    obstacles: dict[nn.Module, str]
+    as_traced: _AsTraced
+
+
+def traced_pairs(model: nn.Module) -> Traced:
     """Batch norms that get all outputs of one layer, each with that layer, and the arguments for which this holds.
 
     The model stays unchanged. Raises a :class:`CannotBeTracedError` if ``torch.fx`` cannot trace it.
@@ -106,26 +114,44 @@ def traced_pairs(model: nn.Module) -> tuple[Pairs, _AsTraced]:
             calls[modules[str(node.target)]].append(node)
         elif node.op == "get_attr":  # e.g. a weight that an operation outside its layer also uses
             used_otherwise.add(modules.get(str(node.target).rpartition(".")[0]))
-    pairs = {}
-    for norm in calls:
+    names = {module: name for name, module in model.named_modules()}
+    pairs: Pairs = {}
+    obstacles = {norm: "forward does not call it" for norm in names if isinstance(norm, NORMS)}
+    for norm in [module for module in calls if module in obstacles]:
         sources = {source for node in calls[norm] for source in node.all_input_nodes}
         makers = {modules[str(source.target)] if source.op == "call_module" else None for source in sources}
-        if len(makers) != 1 or (layer := makers.pop()) is None or used_otherwise & {layer, norm}:
+        layer = makers.pop() if len(makers) == 1 else None
+        if layer is None:
+            obstacles[norm] = "its input is not the output of one layer"
             continue
         readers = {reader for node in calls[layer] for reader in node.users}
-        if readers == set(calls[norm]) and sources == set(calls[layer]) and _fits(layer, norm):
+        if used_otherwise & {layer, norm}:
+            obstacles[norm] = f"something else uses its weights or those of layer {names[layer]!r}"
+        elif readers != set(calls[norm]) or sources != set(calls[layer]):
+            obstacles[norm] = f"the output of layer {names[layer]!r} also goes elsewhere"
+        elif (obstacle := _obstacle(layer, names[layer], norm)) is not None:
+            obstacles[norm] = obstacle
+        else:
             pairs[norm] = layer
-    return pairs, as_traced
+            del obstacles[norm]
+    return Traced(pairs, obstacles, as_traced)
 
 
-def _fits(layer: Any, norm: Any) -> bool:
-    """Only plain layers without hooks: a subclass may change the output, and a hook may read or set values."""
-    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm))
-    if hooked or not _ends_with_its_weights(layer) or type(norm) not in NORMS:
-        return False
+def _obstacle(layer: Any, name: str, norm: Any) -> str | None:
+    """Why a layer cannot do the work of the batch norm behind it; None if it can.
+
+    Only plain layers without hooks can: a subclass may change the output, and a hook may read or set values.
+    """
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (layer, norm)):
+        return f"it or layer {name!r} has a hook"
+    if not _ends_with_its_weights(layer) or type(norm) not in NORMS:
+        return f"folding does not know {type(layer).__name__} with {type(norm).__name__}"
     if isinstance(layer, BayesianLayer) and not can_be_frozen(layer):
-        return False
-    return norm.running_var is not None and bool(norm.num_features == geometry(layer).out_units(layer.weight))
+        return f"posterior {layer.posterior} of layer {name!r} overrides Posterior.moments"
+    if norm.running_var is None:
+        return "it has no running statistics"
+    units = geometry(layer).out_units(layer.weight)
+    return None if norm.num_features == units else f"it has {norm.num_features} features, layer {name!r} {units} units"
 
 
 def _ends_with_its_weights(layer: Any) -> bool:

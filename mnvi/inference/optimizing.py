@@ -12,7 +12,7 @@ from mnvi.conversion.copying import copied
 from mnvi.inference.folding import fold_batch_norms
 from mnvi.inference.frozen import can_be_frozen, freeze, is_frozen
 from mnvi.inference.variances import set_variances
-from mnvi.layers.base import bayesian_layers, layers_with_own_weight
+from mnvi.layers.base import BayesianLayer, bayesian_layers, layers_with_own_weight
 from mnvi.layers.computed import store_weight
 from mnvi.moments._torch import plain_call, set_compiled_call
 from mnvi.posteriors import Variance, check_variance
@@ -69,13 +69,16 @@ def optimize_for_inference(
         check_variance("optimize_for_inference", variance)
         set_variances(fast, variance)
     fold_batch_norms(fast)
-    for layer in bayesian_layers(fast):
+    kept = []
+    for name, layer in fast.named_modules():
+        if not isinstance(layer, BayesianLayer):
+            continue
         if can_be_frozen(layer):
             freeze(layer)
         elif not is_frozen(layer):
-            logger.warning(
-                "a layer keeps its posterior %s as it is: the posterior overrides Posterior.moments", layer.posterior
-            )
+            kept.append(f"{name} ({layer.posterior})")
+    if kept:
+        logger.warning("layers keep posteriors that override Posterior.moments as they are: %s", ", ".join(kept))
     if compile if channels_last is None else channels_last:
         _put_channels_last(fast)
     if compile:

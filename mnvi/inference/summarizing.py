@@ -230,9 +230,10 @@ def _folding(model: nn.Module) -> tuple[dict[str, str], dict[str, str]]:
     if not norms:
         return folds, reasons
     try:
-        pairs, _ = traced_pairs(model)
+        pairs, obstacles, _ = traced_pairs(model)
     except CannotBeTracedError as error:
         return folds, dict.fromkeys(norms, str(error))
+    reasons = {names[norm]: obstacle for norm, obstacle in obstacles.items()}
     return {names[norm]: names[layer] for norm, layer in pairs.items()}, reasons
 
 

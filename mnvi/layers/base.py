@@ -24,9 +24,9 @@ class BayesianLayer(nn.Module):
     one way: the layer works out the linear operation and the input's moments (:meth:`prepared`) and hands them to the
     posterior (:meth:`mnvi.Posterior.output`).
 
-    To give your own layer a posterior, derive from this class and from the layer, set :attr:`geometry`, and override
-    :meth:`prepared` if the layer changes its input first; :func:`mnvi.register_layer` then makes :func:`mnvi.convert`
-    use it.
+    To give your own layer a posterior, derive from this class and from the layer, define the properties
+    :attr:`geometry` and :attr:`in_units`, and override :meth:`prepared` if the layer changes its input first;
+    :func:`mnvi.register_layer` then makes :func:`mnvi.convert` use it.
 
     Args:
         args, kwargs: as in torch's layer of the same name.
@@ -69,12 +69,17 @@ class BayesianLayer(nn.Module):
     @property
     def geometry(self) -> Affine:
         """The linear operation of the weights, without the parts that depend on the input."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define the property geometry, the linear operation of its weights: "
+            "mnvi.moments.affine.Affine() for a matrix product"
+        )
 
     @property
     def in_units(self) -> int:
         """Number of input units or channels."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define the property in_units, the number of its input units or channels"
+        )
 
     @property
     def fan_in(self) -> int:

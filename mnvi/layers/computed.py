@@ -24,7 +24,7 @@ class ComputedWeight(BayesianLayer):
 
     def computed_weight(self) -> Tensor:
         """The weight, from the layer's parameters."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define computed_weight(), which returns its weight")
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]

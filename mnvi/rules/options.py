@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -48,7 +50,16 @@ class Options:
         check_number("options: relu_floor", self.relu_floor, least=0)
 
 
-_STACK: ContextVar[tuple[Options, ...]] = ContextVar("mnvi.options", default=(Options(),))  # the last one is in force
+@dataclass(frozen=True)
+class _State:
+    """The settings in force, and what they are made of: what each open block changes, the outermost first."""
+
+    blocks: tuple[tuple[object, dict[str, str | float]], ...]
+    value: Options
+
+
+_DEFAULTS = _State((), Options())
+_STATE: ContextVar[_State] = ContextVar("mnvi.options", default=_DEFAULTS)
 
 
 class _SeenByCompiler(threading.local):
@@ -63,12 +74,14 @@ _SEEN_BY_COMPILER = _SeenByCompiler()
 
 def current() -> Options:
     """The settings in force, in this thread and task."""
-    return _SEEN_BY_COMPILER.value if is_compiling() else _STACK.get()[-1]
+    return _SEEN_BY_COMPILER.value if is_compiling() else _STATE.get().value
 
 
-def _keep(stack: tuple[Options, ...]) -> None:
-    _STACK.set(stack)
-    _SEEN_BY_COMPILER.value = stack[-1]
+def _keep(*blocks: tuple[object, dict[str, str | float]]) -> None:
+    merged = {name: choice for _, changes in blocks for name, choice in changes.items()}
+    value = replace(Options(), **merged)  # type: ignore[arg-type]
+    _STATE.set(_State(blocks, value))
+    _SEEN_BY_COMPILER.value = value
 
 
 class options:
@@ -97,10 +110,13 @@ class options:
             other. The two differ in rounding alone.
 
     ``options(**options.PAPER)`` are the settings of the paper's experiments. ``options(...)`` by itself changes
-    nothing: use ``with`` for a block, or ``.set()`` to keep the settings. Options are a context variable: each thread
-    and each asynchronous task has its own, and a new thread starts with the defaults. Compiled functions follow the
-    options of their thread, whatever the task. Put a block around a compiled function, not inside it; a changed option
-    recompiles the function.
+    nothing, and warns: use ``with`` for a block, or ``.set()`` to keep the settings. Options are a context variable:
+    each thread and each asynchronous task has its own, and a new thread starts with the defaults. Compiled functions
+    follow the options of their thread, whatever the task. Put a block around a compiled function, not inside it; a
+    changed option recompiles the function.
+
+    ``torch.utils.checkpoint`` computes a second time in the backward pass, on a GPU in a thread of autograd's, where
+    the defaults are in force. Put the block inside the function that is checkpointed, not around the call.
 
     Example:
         >>> import torch, mnvi
@@ -114,6 +130,7 @@ class options:
 
     PAPER_RELU_FLOOR = PAPER_RELU_FLOOR
     PAPER = PAPER
+    _used = True  # nothing to warn about until the arguments are checked
 
     def __init__(self, **changes: str | float) -> None:
         known = [field.name for field in fields(Options)]
@@ -124,18 +141,33 @@ class options:
                 raise TypeError(f"options: unknown setting {name!r}{hint}")
         self._changes = changes
         replace(Options(), **changes)  # type: ignore[arg-type]  # a bad value fails here, not at first use
+        self._used = False
 
     def set(self) -> None:
         """Keep these settings, in this thread or task, until changed again."""
-        *before, last = _STACK.get()
-        _keep((*before, replace(last, **self._changes)))  # type: ignore[arg-type]
+        self._used = True
+        *before, (block, changes) = _STATE.get().blocks or ((None, {}),)
+        _keep(*before, (block, {**changes, **self._changes}))
 
     def __enter__(self) -> options:
-        _keep((*_STACK.get(), _STACK.get()[-1]))
-        self.set()
+        self._used = True
+        _keep(*_STATE.get().blocks, (self, self._changes))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _keep(_STACK.get()[:-1])
+        blocks = list(_STATE.get().blocks)
+        places = [place for place, (block, _) in enumerate(blocks) if block is self]
+        if places:  # a generator may leave its block while a later one is open, or in another task
+            del blocks[places[-1]]
+            _keep(*blocks)
+
+    def __del__(self) -> None:
+        if not self._used and not sys.is_finalizing():
+            changes = ", ".join(f"{name}={value!r}" for name, value in self._changes.items())
+            warnings.warn(
+                f"mnvi.options({changes}) was made but not used, so it changed nothing; write `with "
+                f"mnvi.options({changes}):` around the calls that it is for, or mnvi.options({changes}).set()",
+                stacklevel=2,
+            )

@@ -181,6 +181,17 @@ def test_weights_tied_after_conversion_are_noticed(name: str, call: Callable[[nn
         call(net)
 
 
+class Unfinished(mnvi.layers.BayesianLayer, nn.Linear):
+    """A layer without geometry and in_units."""
+
+
+@pytest.mark.parametrize("name", ["geometry", "in_units"])
+def test_an_unfinished_layer_says_what_it_lacks(name: str) -> None:
+    layer = Unfinished(3, 2, posterior=mnvi.MeanField(1.0))
+    with pytest.raises(NotImplementedError, match=f"Unfinished must define the property {name}"):
+        getattr(layer, name)
+
+
 def gap(x: Tensor) -> Tensor:
     return x.mean((2, 3))
 
@@ -237,6 +248,12 @@ def test_a_mean_call_out_of_reach_names_its_line(model: type[nn.Module], message
     net = mnvi.convert(model(), mnvi.MultiplicativeNoise(1.0))
     with pytest.raises(TypeError, match=message):
         net(torch.ones(1, 1, 5, 5))
+
+
+def test_a_part_that_is_called_alone_names_the_line_too() -> None:
+    net = mnvi.convert(nn.Sequential(WithHelper()), mnvi.MultiplicativeNoise(1.0))
+    with pytest.raises(TypeError, match=r"write torch.mean\(x, ...\) \(.*, line \d+, in gap"):
+        net[0](torch.ones(1, 1, 5, 5))
 
 
 def test_another_mistake_keeps_its_message() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import mnvi
 from mnvi.rules.options import Options, current
@@ -163,3 +165,49 @@ def test_a_compiled_function_follows_the_options_of_its_thread() -> None:
         in_a_thread = seen_by_a_thread(lambda: compiled(x))
     torch.testing.assert_close(first_order.var, torch.full((2,), 0.0625))
     torch.testing.assert_close(in_a_thread.var, torch.sigmoid(x).var)  # type: ignore[attr-defined]
+
+
+def test_a_generator_that_ends_late_leaves_the_later_block_in_force() -> None:
+    def steps() -> Iterator[None]:
+        with mnvi.options(relu_floor=0.5):
+            yield
+
+    generator = steps()
+    next(generator)
+    with mnvi.options(activation="taylor"):
+        assert current() == Options(relu_floor=0.5, activation="taylor")
+        next(generator, None)
+        assert current() == Options(activation="taylor")
+    assert current() == Options()
+
+
+def test_options_that_are_never_used_warn() -> None:
+    with pytest.warns(UserWarning, match=r"mnvi.options\(relu_floor=0.5\) was made but not used.*\.set\(\)") as caught:
+        mnvi.options(relu_floor=0.5)
+    assert caught[0].filename == __file__
+
+
+def gradient_by_another_thread(inside: dict[str, float], around: dict[str, float]) -> Tensor:
+    """Of a checkpointed ReLU's variance, recomputed as on a GPU: not in the thread of the forward pass."""
+
+    def variance(mean: Tensor) -> Tensor:
+        with mnvi.options(**inside):
+            return torch.relu(mnvi.Gaussian(mean, torch.full_like(mean, 0.1))).var
+
+    mean = torch.ones(1, requires_grad=True)
+    with mnvi.options(**around):
+        out = checkpoint(variance, mean, use_reentrant=False)
+    thread = threading.Thread(target=out.backward)
+    thread.start()
+    thread.join()
+    assert mean.grad is not None
+    return mean.grad
+
+
+def test_a_block_inside_a_checkpointed_function_also_holds_in_another_thread() -> None:
+    floor = {"relu_floor": 2.0}
+    mean = torch.ones(1, requires_grad=True)
+    with mnvi.options(**floor):
+        torch.relu(mnvi.Gaussian(mean, torch.full_like(mean, 0.1))).var.backward()
+    assert torch.equal(gradient_by_another_thread(floor, {}), mean.grad)
+    assert not torch.equal(gradient_by_another_thread({}, floor), mean.grad)  # the docstring warns of this
