@@ -19,7 +19,7 @@ TESTING := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test fast soak lint audit format lock bench faults gpu-check lockfile docs docs-serve study uci images paper cifar photos walk ui clean
+.PHONY: help setup test fast soak lint audit format lock bench faults gpu-check lockfile docs docs-serve study uci images paper cifar photos walk experiments ui clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z -]+:.*  ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*  ## /\1\t/' | expand -t 18
@@ -72,6 +72,11 @@ uci images paper cifar: setup  ## run a whole table of the paper, both, or ResNe
 	$(RUN) -m pipeline.params select $@
 	$(REPRO)
 	$(RUN) -m pipeline.params select default
+
+# Without the pattern there is a column with a digest for every dependency.
+experiments: setup  ## dvc exp show: scores and a line of settings for each cell
+	$(PATHS) $(RUN) -m dvc exp show \
+		--drop '(data|mnvi|pipeline|params.yaml|study\.|(results|recorded/[^/]*)/(settings|ood|tune|models|evaluate$$))'
 
 ui: setup  ## look at the runs in MLflow, on http://127.0.0.1:5000
 	exec env MLFLOW_BACKEND_STORE_URI="$${MLFLOW_TRACKING_URI:-sqlite:///mlflow.db}" \

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -232,6 +234,30 @@ def test_dvc_shows_metrics_parameters_and_plots(project):
         drawn = json.loads(project.run("dvc", "plots", "show", file, "--show-vega"))
         assert drawn["encoding"]["color"]["field"] == "cell"
         assert {point["cell"] for point in drawn["data"]["values"]} == {"a", "b"}
+
+
+@pytest.mark.slow
+def test_experiments_have_a_few_columns_for_each_cell(project):
+    project.reruns()
+    project.run("git", "add", "--all")
+    project.run("git", "commit", "--quiet", "--message", "all of it")
+    said = subprocess.run(
+        ["make", "--dry-run", "--old-file=.venv/.installed", "experiments"],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    words = shlex.split(said.replace("\\\n", " "))
+    shown = project.run("dvc", *words[words.index("exp") :], "--csv")
+    columns = next(csv.reader(shown.splitlines()))
+    lines = ["study", *CELLS]
+    assert set(lines) <= set(columns)
+    scores = [column for column in columns if column.startswith("results/evaluate/")]
+    assert scores and all(column.partition(":")[0].endswith("/metrics.json") for column in scores)
+    about = len(columns) - len(lines) - len(scores)
+    assert about <= 8, columns  # name, date, state and the like
 
 
 @pytest.mark.slow
