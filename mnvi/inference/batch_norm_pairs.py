@@ -116,7 +116,7 @@ def traced_pairs(model: nn.Module) -> Traced:
             used_otherwise.add(modules.get(str(node.target).rpartition(".")[0]))
     names = {module: name for name, module in model.named_modules()}
     pairs: Pairs = {}
-    obstacles = {norm: "forward does not call it" for norm in names if isinstance(norm, NORMS)}
+    obstacles: dict[nn.Module, str] = {norm: "forward does not call it" for norm in names if isinstance(norm, NORMS)}
     for norm in [module for module in calls if module in obstacles]:
         sources = {source for node in calls[norm] for source in node.all_input_nodes}
         makers = {modules[str(source.target)] if source.op == "call_module" else None for source in sources}
