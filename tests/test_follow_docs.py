@@ -44,7 +44,8 @@ def test_a_walk_carries_variables_from_step_to_step(tmp_path: Path, capsys: pyte
     assert [step.name for step, _ in taken] == ["First", "Second"]
     assert "hello\n" in capsys.readouterr().out.replace("hello earth\n", "hello\n")
     assert (
-        "| First | " in (shown := follow_docs.table([(step.name, time) for step, time in taken])) and "| all |" in shown
+        "| First | " in (shown := follow_docs.table([(step.name, time) for step, time in taken], "abc1234"))
+        and "commit abc1234." in shown
     )
 
 

@@ -97,13 +97,12 @@ def environment() -> dict[str, str]:
     return known
 
 
-def table(times: list[tuple[str, float]]) -> str:
-    """The times as Markdown, with what they were measured on."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+def table(times: list[tuple[str, float]], commit: str) -> str:
+    """The times as Markdown, with the commit that was cloned and what they were measured on."""
     lines = [f"| {name} | {_said(seconds)} |" for name, seconds in times]
     total = _said(sum(seconds for _, seconds in times))
     threads = f", {os.environ['OMP_NUM_THREADS']} of them for torch" if "OMP_NUM_THREADS" in os.environ else ""
-    where = f"{os.cpu_count()} cores{threads}, Python {platform.python_version()}, commit {commit.strip()}"
+    where = f"{os.cpu_count()} cores{threads}, Python {platform.python_version()}, commit {commit}"
     return "\n".join(["", "| step | time |", "| --- | --- |", *lines, f"| all | {total} |", "", f"{where}.", "", ""])
 
 
@@ -134,6 +133,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         clone = arguments.folder or Path(temporary) / "mnvi"
         subprocess.run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(clone)], check=True)
+        head = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(head, cwd=clone, capture_output=True, text=True, check=True).stdout.strip()
         walk, taken = steps(PAGE.read_text()), list[tuple[str, float]]()
         try:
             for step, seconds in follow(walk, clone):
@@ -142,7 +143,7 @@ def main() -> None:
         except subprocess.CalledProcessError as error:
             sys.exit(f"error: step {walk[len(taken)].name!r} of {PAGE.name} failed with exit code {error.returncode}")
     text = arguments.page.read_text()
-    write(arguments.page, TIMES.sub(lambda found: f"{found[1]}{table(taken)}{found[2]}", text))
+    write(arguments.page, TIMES.sub(lambda found: f"{found[1]}{table(taken, commit)}{found[2]}", text))
 
 
 if __name__ == "__main__":
