@@ -110,7 +110,9 @@ def _lay_out(contents: blobs.Contents, place: Path) -> None:
 def _check_versions(lock: Path) -> None:
     """Checks that installed packages have the locked versions; a missing package fails when it is imported."""
     pinned = re.findall(r"^([\w.-]+)==([\w.!+-]+)", lock.read_text(), re.MULTILINE) if lock.exists() else []
-    installed = {found.name.lower().replace("_", "-"): found.version for found in metadata.distributions()}
+    installed: dict[str, str] = {}
+    for found in metadata.distributions():  # in the order of sys.path: the first is the one that is imported
+        installed.setdefault(found.name.lower().replace("_", "-"), found.version)
     wrong = []
     for name, version in pinned:
         there = installed.get(name.lower().replace("_", "-"), version)

@@ -79,6 +79,7 @@ def test_a_report_that_was_cut_off_leaves_the_one_before_and_is_made_anew(way: s
 RATES = [0.05, 0.01, 0.001]
 
 
+@pytest.mark.soak  # `make test` stops the search among images of test_stopped_images.py
 @pytest.mark.parametrize("way", ways("driver killed"))
 def test_a_search_among_tables_goes_on_from_the_trials_that_had_ended(ray_is_up: None, way: str) -> None:
     make_study(Path.cwd(), grid={"learning_rate": RATES})

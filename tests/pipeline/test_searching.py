@@ -27,7 +27,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def ended(point: Point, objective: float | None = 1.0) -> Trial:
-    return {"hyperparameters": point, "objective": objective}
+    return {"hyperparameters": point, "objective": objective, "status": "failed" if objective is None else "finished"}
 
 
 def test_a_trial_is_a_run_named_after_its_point_and_fails_if_it_diverged(

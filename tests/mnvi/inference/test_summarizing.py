@@ -155,10 +155,11 @@ def test_the_model_stays_as_it_was() -> None:
     net = mnvi.convert(Net(), NOISE).train()
     net.norm.eval()
     before = {name: value.clone() for name, value in net.state_dict().items()}
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.children()]
     mnvi.summary(net, IMAGES)
     assert net.training and net.conv.training and not net.norm.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.children())
+    assert [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.children()] == hooks
 
 
 def test_an_error_of_the_model_comes_through_and_leaves_no_hooks() -> None:

@@ -144,7 +144,7 @@ def test_below_two_degrees_of_freedom_there_is_no_variance() -> None:
         (lambda: mnvi.StudentTLikelihood(outputs=0), "outputs=0 must be a whole number >= 1"),
         (
             lambda: mnvi.StudentTLikelihood().predictive(torch.zeros(3, 1)),
-            r"last dimension must be 2, mean and log-scale; got shape \(3, 1\)$",
+            r"last dimension must be 2, mean and log-scale; got shape \(3, 1\)\. If these are the targets",
         ),
         (
             lambda: mnvi.StudentTLikelihood().predictive(torch.zeros(3, 6)),

@@ -131,7 +131,9 @@ def assert_nothing_is_left() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_workers, rates", ((1, [1e-3, 1e-8, 1e-9]), (2, [1e-3, 1e-9])))
+@pytest.mark.parametrize(
+    "num_workers, rates", ((1, [1e-3, 1e-8, 1e-9]), pytest.param(2, [1e-3, 1e-9], marks=pytest.mark.soak))
+)
 def test_asha_ends_trials_in_order_and_a_second_search_only_repeats_their_reports(
     ray_is_up: None, num_workers: int, rates: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

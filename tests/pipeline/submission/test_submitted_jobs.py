@@ -97,7 +97,7 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
     assert trained(study) == trained(local)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_cells_side_by_side_have_the_scores_of_one_machine(ray_is_up: None, nodes: Nodes, study: Path) -> None:
     """The short form of the next test, with searches left out."""
     cells = make_cells(1, 1, searched=False, experiment={"epochs": 1, "milestones": []})

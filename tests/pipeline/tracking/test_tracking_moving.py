@@ -15,13 +15,13 @@ from tracking_cases import Cell, client, history, runs
 import mnvi
 from pipeline import files, storage, tracking
 from pipeline.submission import inside
-from pipeline.submission.submitting import _bring
+from pipeline.submission.submitting import Submission
 from pipeline.tracking import identity, moving, sender
 from pipeline.tracking.spool import Spool
 
 STATE = Path("work/results/train/toy")
 JOB = "results/train/toy/0123"
-CELL: Any = SimpleNamespace(name="toy", model=Path("results/models/toy"))
+CELL: Any = SimpleNamespace(name="toy", model=Path("results/models/toy"), study=SimpleNamespace(results="results"))
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -100,11 +100,13 @@ def test_runs_of_a_job_arrive_once_with_their_artifacts_and_models(
     monkeypatch.chdir(folder / "study")
     files.remove(folder / "job")
     root = storage.of("the test")
-    _bring(CELL, "train", root, JOB)
+    submission = Submission(CELL, "train", "params.yaml", root, "0123", {})
+    assert submission.job == JOB
+    submission.bring()
     assert len(list(sender.leftovers(Path("work")))) == 2
     assert tracking.send(Path("work")) == []
     files.remove("work")
-    _bring(CELL, "train", root, JOB)
+    submission.bring()
     assert tracking.send(Path("work")) == []
 
     above, below = runs()
