@@ -135,7 +135,7 @@ def encoded(path: Path, size: int) -> bytes | str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """An image file, for reading in a ``with`` block. A file that is no image, or is broken, raises a StudyError."""
+    """An image file, for a ``with`` block that only decodes it. What is no image, or broken, raises a StudyError."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             yield image

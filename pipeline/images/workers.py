@@ -157,7 +157,7 @@ def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:
     group = Group(device=torch.device("cuda" if job.cell.resources.gpu else "cpu"))
     try:
         return loop.run(job, group, on_epoch, should_stop=_told_to_stop(job))
-    except Exception as error:
+    except Exception as error:  # raised again: a lack of memory, of whatever type, gets advice on the way
         why = memory.explained(error, job.cell, f"seed {job.seed}")
         if why is None:
             raise
@@ -214,7 +214,7 @@ def _work(config: dict[str, Any]) -> None:
         loop.run(job, group, _Report(job, group), should_stop=_told_to_stop(job))
     except Diverged as error:
         note(job, error)  # all workers see it at the same step: they end together, and Ray starts none of them again
-    except Exception as error:
+    except Exception as error:  # raised again: the driver reads why in the note
         why = error if isinstance(error, StudyError) else memory.explained(error, job.cell, f"seed {job.seed}")
         if why is not None:
             note(job, why)
