@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import yaml
 from tiny_study import RESOURCES
+from torch import nn
 
 import mnvi
 from pipeline import files, params
@@ -57,6 +58,12 @@ def write_images(folder: Path, *, train: int = 24, validation: int = 8, test: in
         "shape": [1, 28, 28],
     }
     (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def small_network(num_classes: int, in_channels: int) -> nn.Module:
+    """Layers of every kind that LeNet has, for tests whose time grows with the network."""
+    conv, linear = nn.Conv2d(in_channels, 2, 5, stride=4), nn.Linear(2 * 3 * 3, num_classes)
+    return nn.Sequential(conv, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), linear)
 
 
 def make_cell(method: str = "mnvi", *, experiment: dict[str, Any] | None = None, **changes: Any) -> Cell:
