@@ -35,15 +35,18 @@ class FrozenPosterior(Posterior):
         """
 
     @abstractmethod
-    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
-        """Variance of the layer's output, from the constants that are now buffers of ``layer``."""
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
+        """Variance of the layer's output, from the constants that are now buffers of ``layer``.
+
+        Args:
+            like: the output's means; the variance should lie in memory as they do.
+        """
 
     def moments(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
         expectation = affine(mean, layer.weight, layer.bias)
         with full_precision(mean):
-            return expectation, self.output_variance(
-                layer, affine, widened(mean), None if var is None else widened(var)
-            )
+            var = None if var is None else widened(var)
+            return expectation, self.output_variance(layer, affine, widened(mean), var, expectation)
 
     def add_parameters(self, layer: BayesianLayer) -> None:
         """Adds none: nothing is learnt any more."""
@@ -66,7 +69,7 @@ class FrozenMultiplicativeNoise(FrozenPosterior):
             "second_moment": widened(layer.weight).square() * layer.geometry.along_weight(1 + alpha, layer.weight),
         }
 
-    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
         noise = mean * widened(layer.noise)
         noisy = noise.square() if var is None else torch.addcmul(var, noise, noise)
         return affine(noisy, widened(layer.second_moment))
@@ -94,7 +97,7 @@ class FrozenMeanField(FrozenPosterior):
             "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
         }
 
-    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
         bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
         variance = affine(mean.square(), widened(layer.spread), bias_spread)
         return variance if var is None else variance.add_(affine(var, widened(layer.second_moment)))
@@ -125,7 +128,7 @@ class FrozenSharedMeanField(FrozenPosterior):
             "gain": affine.along_input(gain.to(spread.dtype)),  # outputs have the layout of inputs
         }
 
-    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
         square = mean.square()
         shared = affine(square if var is None else square.add_(var), widened(layer.spread))
         gain = widened(layer.gain)
@@ -179,9 +182,9 @@ class FrozenFactoredNoise(FrozenPosterior):
             out.deviation = factored.deviation(affine, out.var, rows, sums)
         return out
 
-    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
         first, *more = (
-            factored.spread_out(affine, rows, sums)
+            factored.spread_out(affine, rows, sums, like)
             for rows, sums in zip(widened(layer.rows), self._sums(layer, affine, mean, var), strict=True)
         )
         return sum(more, first)
@@ -229,11 +232,11 @@ class FrozenFactored(FrozenPosterior):
             "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
         }
 
-    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None) -> Tensor:
+    def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
         of_spread = _unstacked(layer.spread_rows, layer.spread_columns)
         of_second = _unstacked(layer.rows, layer.columns)
         bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
-        return factored.variance(affine, mean, var, of_spread, of_second, bias_spread)
+        return factored.variance(affine, mean, var, of_spread, of_second, bias_spread, like)
 
     def factoring(self, layer: Any) -> tuple[Tensor, list[Factors]]:
         return self.weight_variance(layer) + widened(layer.weight).square(), _unstacked(layer.rows, layer.columns)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mnvi.moments._torch import is_fused, is_traced
 from mnvi.moments.affine import Affine, lowered, second_moment
-from mnvi.moments.memory_order import in_memory_order
+from mnvi.moments.memory_order import has_channels_last, in_memory_order
 from mnvi.moments.normal import Deviation
 from mnvi.moments.one_channel import one_channel, one_channel_gradients, stored
 from mnvi.moments.outer_products import Factors, factors
@@ -55,7 +55,7 @@ def multiplicative_noise(
             sums = summed(affine, widened(mean).square(), columns)
         else:
             sums = noisy_sums(affine, mean, var, affine.along_input(alpha), columns)
-        return expectation, spread_out(affine, rows, sums)
+        return expectation, spread_out(affine, rows, sums, expectation)
 
 
 def independent_weights(
@@ -88,7 +88,7 @@ def independent_weights(
         of_spread = [factors(affine, spread)]
         of_second = None if var is None else [factors(affine, spread + widened(weight).square())]
         bias_spread = None if bias_spread is None else widened(bias_spread)
-        return expectation, variance(affine, widened(mean), var, of_spread, of_second, bias_spread)
+        return expectation, variance(affine, widened(mean), var, of_spread, of_second, bias_spread, expectation)
 
 
 def variance(
@@ -98,6 +98,7 @@ def variance(
     of_spread: Sequence[Factors],
     of_second: Sequence[Factors] | None,
     bias: Tensor | None,
+    like: Tensor | None = None,
 ) -> Tensor:
     """Variance of independent weights from the factors of their variances and second moments.
 
@@ -105,6 +106,7 @@ def variance(
         affine, mean, var: as in :func:`independent_weights`.
         of_spread, of_second: terms of S and of S + M∘M; the latter are not used without ``var``.
         bias: variances of the biases [out], or None.
+        like: as in :func:`spread_out`.
 
     Example:
         >>> import torch
@@ -112,37 +114,40 @@ def variance(
         >>> variance(Affine(), one, one, halves, halves, None)
         tensor([[2.]])
     """
-    total = of_terms(affine, mean.square(), of_spread)
+    total = of_terms(affine, mean.square(), of_spread, like)
     if var is not None:
         assert of_second is not None
-        total = total + of_terms(affine, widened(var), of_second)
+        total = total + of_terms(affine, widened(var), of_second, like)
     return total if bias is None else total + affine.along_input(bias)
 
 
-def of_terms(affine: Affine, values: Tensor, terms: Sequence[Factors]) -> Tensor:
+def of_terms(affine: Affine, values: Tensor, terms: Sequence[Factors], like: Tensor | None = None) -> Tensor:
     """:math:`\\sum_r a_r\\,b_r^\\top u`
 
     Args:
         affine: the layer's linear operation.
         values: u, laid out as the layer's input.
         terms: the factors :math:`a_r, b_r`.
+        like: as in :func:`spread_out`.
 
     Example:
         >>> import torch
         >>> of_terms(Affine(), torch.ones(1, 2), [Factors(torch.tensor([3.0]), torch.full((1, 2), 0.5))])
         tensor([[3.]])
     """
-    first, *more = (spread_out(affine, rows, summed(affine, values, columns)) for rows, columns in terms)
+    first, *more = (spread_out(affine, rows, summed(affine, values, columns), like) for rows, columns in terms)
     return sum(more, first)
 
 
-def spread_out(affine: Affine, rows: Tensor, sums: Tensor) -> Tensor:
+def spread_out(affine: Affine, rows: Tensor, sums: Tensor, like: Tensor | None = None) -> Tensor:
     """:math:`a_i\\,s(p)`; while compiling this stays an expression of two small tensors.
 
     Args:
         affine: the layer's linear operation.
         rows: a [out].
         sums: s, with one channel for each group.
+        like: the layer's means. In eager mode the result lies in memory as they do, so that what follows can read both
+            together; s, with its one channel, does not tell how.
 
     Example:
         >>> import torch
@@ -152,10 +157,19 @@ def spread_out(affine: Affine, rows: Tensor, sums: Tensor) -> Tensor:
     if affine.groups > 1:
         sums = sums.repeat_interleave(len(rows) // affine.groups, affine.channel_dim)
         return affine.along_input(rows) * sums
-    if is_traced() or not (torch.is_grad_enabled() and (rows.requires_grad or sums.requires_grad)):
+    if is_traced():
         return affine.along_input(rows) * sums
-    spread: Tensor = _SpreadOut.apply(affine, rows, sums)
+    channels_last = like is not None and has_channels_last(like)
+    if not (torch.is_grad_enabled() and (rows.requires_grad or sums.requires_grad)):
+        return _outer(affine, rows, sums, channels_last)
+    spread: Tensor = _SpreadOut.apply(affine, rows, sums, channels_last)
     return spread
+
+
+def _outer(affine: Affine, rows: Tensor, sums: Tensor, channels_last: bool) -> Tensor:
+    if channels_last:
+        return (sums.movedim(affine.channel_dim, -1) * rows).movedim(-1, affine.channel_dim)
+    return affine.along_input(rows) * sums
 
 
 def deviation(affine: Affine, var: Tensor, rows: Tensor, sums: Tensor) -> Deviation:
@@ -261,10 +275,10 @@ class _SpreadOut(torch.autograd.Function):
     """The outer product of channels and positions; its gradients are matrix products, without a third large tensor."""
 
     @staticmethod
-    def forward(ctx: Any, affine: Affine, rows: Tensor, sums: Tensor) -> Tensor:
+    def forward(ctx: Any, affine: Affine, rows: Tensor, sums: Tensor, channels_last: bool) -> Tensor:
         ctx.affine = affine
         ctx.save_for_backward(rows, sums)
-        return affine.along_input(rows) * sums
+        return _outer(affine, rows, sums, channels_last)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -275,4 +289,4 @@ class _SpreadOut(torch.autograd.Function):
             g_rows = torch.tensordot(sums.movedim(ctx.affine.channel_dim, -1)[..., 0], channels, sums.dim() - 1)
         if ctx.needs_input_grad[2]:
             g_sums = (channels @ rows).unsqueeze(ctx.affine.channel_dim)
-        return None, g_rows, g_sums
+        return None, g_rows, g_sums, None

@@ -265,3 +265,19 @@ def test_replicas_end_as_if_trained_alone() -> None:
     assert alone.net[0].posterior.is_factored(alone.net[0])
     for name, parameter in together.module(1).named_parameters():
         torch.testing.assert_close(alone.get_parameter(name), parameter, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("posterior", POSTERIORS.values(), ids=POSTERIORS)
+@pytest.mark.parametrize("kind", ["conv2d", "conv2d, one tap"])
+@pytest.mark.parametrize("step", ["training", "inference"])
+def test_variances_lie_in_memory_as_the_means_do(kind: str, posterior: mnvi.Posterior, step: str) -> None:
+    """Otherwise the activation after the layer cannot read both in one pass."""
+    layer, x = made(kind, posterior)
+    if step == "inference":
+        layer = mnvi.optimize_for_inference(layer, compile=False)
+    for form in (torch.contiguous_format, torch.channels_last):
+        moments = (t.detach().contiguous(memory_format=form) for t in (x.mean, x.var))
+        with torch.set_grad_enabled(step == "training"):
+            out = layer(mnvi.Gaussian(*moments))
+        assert out.var.stride() == out.mean.stride()
+        assert out.var.is_contiguous(memory_format=form)
