@@ -11,15 +11,17 @@ from mnvi.moments._torch import is_fused
 
 
 def in_memory_order(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> Any:
-    """``function(*tensors)`` for an elementwise function of images; compiled code moves channels that lie last to the
-    end first.
+    """``function(*tensors)`` for an elementwise function of images; compiled code first turns images whose channels lie
+    last into [batch, positions, channels].
 
     The compiler lays intermediate results out as the operands lie, but takes the order of the dimensions where an
-    operand broadcasts. With channels last that costs a transposition each time.
+    operand broadcasts. With channels last that costs a transposition each time. The positions are one dimension
+    because the compiler takes dimension 1 of any four for channels, and puts it last in what a backward pass keeps.
 
     Args:
         function: elementwise, from tensors to a tuple of tensors.
-        tensors: of one number of dimensions, [batch, channels, ...], or broadcast to such; the first one decides.
+        tensors: [batch, channels, positions...] of one shape, or with a size of 1 in the batch, in the channels, or in all
+            positions; the first one decides.
 
     Example:
         >>> import torch
@@ -29,7 +31,9 @@ def in_memory_order(function: Callable[..., tuple[Tensor, ...]], *tensors: Tenso
     """
     if not (is_fused() and has_channels_last(tensors[0])):
         return function(*tensors)
-    return tuple(result.movedim(-1, 1) for result in function(*(t.movedim(1, -1) for t in tensors)))
+    positions = tensors[0].shape[2:]
+    results = function(*(t.movedim(1, -1).flatten(1, -2) for t in tensors))
+    return tuple(result.unflatten(1, positions).movedim(-1, 1) for result in results)
 
 
 def has_channels_last(x: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -56,6 +57,33 @@ def test_compiled_training_keeps_each_layers_output_once(variance: str) -> None:
     shapes = kept(compiled)
     # a mean; with exact variances also the variance, and the second moments that the next layer reads
     assert shapes.count((4, 32, 7, 7)) == (3 if variance == "exact" else 1)
+
+
+@newer_torch("the compiler of torch 2.11 keeps more for the backward pass; results are the same")
+def test_what_compiled_training_keeps_lies_as_images_with_channels_last_do() -> None:
+    """In another order the kernels that read it would transpose it block by block, which takes most of a step."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 16, 3))
+    bayesian = mnvi.convert(net, mnvi.MultiplicativeNoise(1.0, variance="factored"))
+    bayesian.to(memory_format=torch.channels_last)
+    x = torch.randn(4, 16, 10, 10).to(memory_format=torch.channels_last)
+    strides: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        strides.append((tuple(tensor.shape), tensor.stride()))
+        return tensor
+
+    @torch.compile
+    def loss() -> Tensor:
+        out = bayesian(x)
+        return out.mean.square().mean() + out.var.log().mean()
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss()
+    of_the_hidden_layer = [(shape, stride) for shape, stride in strides if math.prod(shape) == 4 * 32 * 8 * 8]
+    assert len(of_the_hidden_layer) >= 2
+    for shape, stride in of_the_hidden_layer:
+        assert stride[shape.index(32)] == 1, (shape, stride)
 
 
 def test_the_compiled_backward_pass_of_a_relu_computes_no_derivatives_of_its_ingredients(

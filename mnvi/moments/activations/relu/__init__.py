@@ -16,6 +16,7 @@ from mnvi.moments.activations.relu import formula, kernels
 from mnvi.moments.differentiation import differentiated_again
 from mnvi.moments.memory_order import in_memory_order
 from mnvi.moments.normal import Deviation
+from mnvi.moments.one_channel import stored
 from mnvi.moments.recomputation import is_recomputed, recomputed
 
 Moments = tuple[Tensor, Tensor]
@@ -66,7 +67,14 @@ def _in_blocks(mean: Tensor, var: Tensor, floor: float) -> Moments:
 
 def _recomputed(mean: Tensor, var: Tensor, floor: float) -> Moments:
     """The compiler would save E, V, Φ and φ/σ; the backward pass computes them again from μ and σ²."""
-    moments: Moments = in_memory_order(lambda m, v: recomputed(_with_backward, m, v, floor), mean, var)
+
+    def from_the_saved(mean: Tensor, var: Tensor) -> Moments:
+        if var.stride() != mean.stride():  # the compiler would save it in the order of its dimensions
+            var = stored(var.contiguous())
+        moments: Moments = recomputed(_with_backward, mean, var, floor)
+        return moments
+
+    moments: Moments = in_memory_order(from_the_saved, mean, var)
     return moments
 
 
