@@ -20,8 +20,8 @@ def in_memory_order(function: Callable[..., tuple[Tensor, ...]], *tensors: Tenso
 
     Args:
         function: elementwise, from tensors to a tuple of tensors.
-        tensors: [batch, channels, positions...] of one shape, or with a size of 1 in the batch, in the channels, or in all
-            positions; the first one decides.
+        tensors: [batch, channels, positions...] of one shape, or with a size of 1 in the batch, in the channels, or in
+            all positions; the first one decides.
 
     Example:
         >>> import torch
