@@ -112,7 +112,7 @@ def main() -> None:
     )
     parser.add_argument("--batch", type=int, help=f"batch size (default: {BATCHES})")
     parser.add_argument("--rounds", type=int, default=9, help="rounds at most (default: 9)")
-    parser.add_argument("--seconds", type=float, default=8, help="begin no fourth round after so many (default: 8)")
+    parser.add_argument("--seconds", type=float, default=8, help="begin no fourth round after this time (default: 8)")
     parser.add_argument(
         "--clock", choices=CLOCKS, default="wall", help="cpu: CPU time on one thread, for a busy machine"
     )

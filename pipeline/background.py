@@ -39,7 +39,7 @@ def repeating(work: Callable[[], None], every: float, name: str, patience: float
 
 
 def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], most: int) -> Iterator[R]:
-    """The results of ``work`` in the order of the items, of which at most ``most`` are in work."""
+    """Yields the results of ``work`` in the order of the items; works on at most ``most`` items at a time."""
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))

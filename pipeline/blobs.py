@@ -60,7 +60,7 @@ class Contents:
         """Fetches the files into a folder.
 
         Args:
-            large: whether to fetch also the files that checksums.json names.
+            large: whether to fetch the files that checksums.json names, too.
         """
         listed = self.listed()
         if not large and CHECKSUMS in listed:

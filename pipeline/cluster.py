@@ -107,7 +107,9 @@ def nodes() -> list[dict[str, float]]:
 
 
 def grown(needs: dict[str, float], count: int) -> list[dict[str, float]]:
-    """The nodes, once so many workers fit on them or patience ends: a cluster may still scale up, or start.
+    """Waits until this many workers fit on the nodes, as the cluster may still be growing, and returns the nodes.
+
+    The wait ends with :func:`patience`, whether they fit or not.
 
     Args:
         needs: resources of one worker.
@@ -216,7 +218,7 @@ def _join(address: str, settings: dict[str, Any]) -> None:
             _knock(address)
         private_ray.reread_environment()
         variables = forwarded.variables()
-        if variables and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # in a job, workers have what it was given
+        if variables and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:  # a job's workers have its variables
             settings = {**settings, "runtime_env": {"env_vars": variables}}
         ray.init(address=address, **settings)
     except AuthenticationError as error:

@@ -23,7 +23,7 @@ _SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|ACCESS_KEY|CREDENTIAL", re.I)
 
 
 def variables() -> dict[str, str]:
-    """Those that are set. They carry no passwords and keys: Ray's dashboard shows them. Nodes must have their own."""
+    """The variables that are set. None may hold a secret: Ray's dashboard shows them. Set secrets on the nodes."""
     more = [name.strip() for name in os.environ.get(MORE, "").split(",") if name.strip()]
     for name in more:
         if _SECRET.search(name):

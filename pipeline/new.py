@@ -118,7 +118,7 @@ def _write(
     """Writes study and settings, and selects the study.
 
     Args:
-        before: called once nothing is in the way.
+        before: called after all checks, before anything is written.
     """
     place = STUDIES / f"{name}.yaml"
     if place.exists():

@@ -65,7 +65,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def bounded(app: App, most: int = MOST_BYTES) -> App:
-    """The same application, for requests of up to so many bytes. It reads longer ones without keeping them."""
+    """The same application, for requests of at most ``most`` bytes. It reads longer ones without keeping them."""
 
     async def answer(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

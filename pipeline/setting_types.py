@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -24,6 +24,7 @@ from pydantic import (
     ValidationInfo,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from typing_extensions import is_typeddict
 
 from pipeline.errors import StudyError
 from pipeline.names import not_known, unknown
@@ -193,28 +194,35 @@ def _folder(value: Any) -> Path:
 ResultsFolder = Annotated[Path, BeforeValidator(_folder)]
 
 
-def checked(kind: Any, path: str, value: Any, keys: Collection[str] = (), partial: bool = False) -> Any:
+def checked(kind: Any, path: str, value: Any, partial: bool = False) -> Any:
     """The value, validated and converted to this type.
 
     Args:
         kind: a pydantic dataclass whose fields the value gives, a TypedDict or an annotated type.
-        keys: the keys that the section may have.
         partial: whether keys may be missing; if some are, the others are checked and the result is None.
 
     Raises:
         StudyError: for the first mistake; unknown keys come first, then missing ones, then wrong values.
     """
-    if keys:
-        for key in section(path, value):
-            if key not in keys:
-                raise unknown(f"{path}.{key}", key, keys, "a key of this section")
+    fills_dataclass = isinstance(kind, type) and is_dataclass(kind)
+    if fills_dataclass:
+        check_keys(path, value, [one.name for one in fields(kind)])
+    elif is_typeddict(kind):
+        check_keys(path, value, kind.__annotations__)
     try:
-        return kind(**value) if isinstance(kind, type) and is_dataclass(kind) else _adapter(kind).validate_python(value)
+        return kind(**value) if fills_dataclass else _adapter(kind).validate_python(value)
     except ValidationError as error:
         mistakes = [one for one in error.errors(include_url=False) if not (partial and one["type"] == "missing")]
         if mistakes:
             raise _as_study_error(path, value, min(mistakes, key=_rank)) from None
         return None
+
+
+def check_keys(path: str, value: Any, keys: Collection[str]) -> None:
+    """Refuses a section with a key other than these: those of its type, or of its kind."""
+    for key in section(path, value):
+        if key not in keys:
+            raise unknown(f"{path}.{key}", key, keys, "a key of this section")
 
 
 def section(path: str, value: Any) -> dict[Any, Any]:

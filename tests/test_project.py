@@ -165,7 +165,7 @@ def test_methods_of_a_likelihood_have_their_arguments_explained(likelihood, meth
 
 
 def test_the_places_where_changes_go_exist():
-    text = "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "docs/by_hand.md"))
+    text = "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "docs/development.md", "docs/by_hand.md"))
     named = re.findall(r"`((?:mnvi|pipeline|tests|tools|examples)/[\w./]*)`", text)
     assert len(named) > 30
     assert [place for place in named if not (ROOT / place).exists()] == []

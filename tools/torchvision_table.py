@@ -74,7 +74,7 @@ def examine(name: str, pixels: int | None = None, hidden: int | None = None, **o
 
 
 def narrow(classifier: nn.Sequential, hidden: int) -> None:
-    """Gives the hidden linear layers so many units: those of AlexNet and VGG hold most of the network's weights."""
+    """Shrinks the hidden linear layers to this size: those of AlexNet and VGG hold most of the network's weights."""
     linear = [(place, layer) for place, layer in enumerate(classifier) if isinstance(layer, nn.Linear)]
     sizes = [linear[0][1].in_features, *[hidden] * (len(linear) - 1), linear[-1][1].out_features]
     for (place, _), size, following in zip(linear, sizes, sizes[1:], strict=False):

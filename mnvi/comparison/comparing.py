@@ -50,7 +50,7 @@ def compare_with_sampling(
         num_samples: S; standard deviations come with a relative error of about :math:`1/\sqrt{2S}`.
         chunk: number of examples in one pass, to bound memory; None for all. It splits the first dimension of every
             tensor in ``x``.
-        max_entries: watch at most so many entries of each layer's output, chosen at random.
+        max_entries: the largest number of entries to watch in each layer's output, chosen at random.
         generator: makes the result reproducible.
 
     Example:

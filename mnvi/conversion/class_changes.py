@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mnvi.values.base import RandomValue
 
-MOST = 0.05  # share of the examples whose class may change without a word
+MOST = 0.05  # share of the examples whose class may change without a warning
 
 
 def warn_if_classes_change(model: nn.Module, converted: nn.Module, example: Tensor) -> None:
@@ -26,7 +26,7 @@ def warn_if_classes_change(model: nn.Module, converted: nn.Module, example: Tens
     if changed > MOST:
         warnings.warn(
             f"convert: the posterior's noise changes the most likely class of {100 * changed:.0f} % of "
-            f"{before.numel()} examples (a word comes from {100 * MOST:.0f} % on); start with less, e.g. "
+            f"{before.numel()} examples (more than {100 * MOST:.0f} % is too many); start with less, e.g. "
             "mnvi.MultiplicativeNoise(init_rho=-7, …), convert only the last layer, or let mnvi.tune_noise choose",
             stacklevel=3,
         )

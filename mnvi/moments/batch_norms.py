@@ -94,7 +94,7 @@ def _of_one_kind(mean: Tensor, *others: Tensor | None) -> bool:
 
 
 class _BatchNorm(torch.autograd.Function):
-    r"""Batch norm in training, in few operations and with the statistics that torch's own has found.
+    r"""Batch norm in training, in few operations and with the statistics that torch's batch norm computes.
 
     With :math:`r^2 = 1/(s + \epsilon)`, :math:`D = \sum v\,\partial L/\partial V` for each channel and n entries, the
     variance adds :math:`2\gamma r^2 D` to the gradient of γ and :math:`-2\gamma^2 r^4 D\,(\mu - m)/n` to that of μ.

@@ -21,7 +21,7 @@ from mnvi.moments.affine import Affine
 from mnvi.moments.memory_order import has_channels_last
 
 MOST_FUSED_TAPS = 9
-"""Kernels with more taps are a matrix product in compiled code too: so many sums at once no longer fit registers."""
+"""Kernels with more taps are a matrix product in compiled code too: that many sums no longer fit the registers."""
 
 
 def one_channel(affine: Affine, x: Tensor, weight: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mnvi.moments import products
 from mnvi.moments.maximum import maximum as larger
 from mnvi.moments.precision import widened
+from mnvi.rules.operands import named_dims
 from mnvi.rules.table import RULES, every
 from mnvi.values.base import refuse_complex
 from mnvi.values.gaussian import Gaussian
@@ -178,10 +179,10 @@ def mean(
 ) -> Gaussian:
     r"""Mean of :math:`n` entries: variance :math:`\frac{1}{n^2}\sum_i v_i`."""
     dim, keepdim = axis if dim is None else dim, keepdim or keepdims
-    dims = tuple(range(input.dim())) if dim is None or (not isinstance(dim, int) and not len(dim)) else dim
+    dims = named_dims(dim, input.dim())
     average = torch.mean(input.mean, dims, keepdim, dtype=dtype)
     count = 1
-    for d in (dims,) if isinstance(dims, int) else dims:
+    for d in dims:
         count *= input.shape[d] if input.dim() else 1  # torch accepts dim 0 without dimensions too
     return _result(average, torch.mean(input.var, dims, keepdim) / max(count, 1))
 

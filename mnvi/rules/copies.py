@@ -100,7 +100,7 @@ def check_sum(name: str, value: Any, dims: Iterable[int], groups: int = 1) -> No
         name: the function that sums, for the message.
         value: what it sums; anything but a ``Gaussian`` is fine.
         dims: the dimensions that it sums over, of which the first one may be divided into groups.
-        groups: in so many groups, which are not added to each other.
+        groups: the number of groups, which are not added to each other.
 
     Example:
         >>> import torch, mnvi, warnings

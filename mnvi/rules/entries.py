@@ -49,7 +49,7 @@ def transposed_entries(shape: torch.Size, a: Path, b: Path) -> bool | None:
 
 
 def _transposes(step: Step, dims: int) -> bool:
-    """Whether a step swaps the last two of so many dimensions."""
+    """Whether a step swaps the last two of ``dims`` dimensions."""
     numbers = [value for value in step.args if type(value) is int]
     if step.known.plain == "t":
         return dims == 2

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mnvi.moments.pooling import largest
 from mnvi.rules.arithmetic import maximum, minimum, neg
+from mnvi.rules.operands import named_dims
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, every
 from mnvi.values.gaussian import Gaussian
@@ -33,7 +34,7 @@ def _counted(dim: int, ndim: int) -> int:
 
 @RULES.rule(*every("amax"))
 def amax(input: Gaussian, dim: int | Sequence[int] = (), keepdim: bool = False, *, out: None = None) -> Gaussian:
-    dims = sorted({_counted(d, input.dim()) for d in ((dim,) if isinstance(dim, int) else dim or range(input.dim()))})
+    dims = sorted({_counted(d, input.dim()) for d in named_dims(dim, input.dim())})
     if input.dim() == 0:
         return input
     others = [d for d in range(input.dim()) if d not in dims]

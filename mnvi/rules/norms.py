@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mnvi.moments import norms
 from mnvi.rules.arithmetic import mean, sub
-from mnvi.rules.operands import moments_of
+from mnvi.rules.operands import moments_of, named_dims
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, every
 from mnvi.values.gaussian import Gaussian
@@ -20,8 +20,7 @@ Dims = int | Sequence[int] | None
 
 def _dims(dim: Dims, ndim: int) -> tuple[int, ...]:
     """The dimensions counted from the front; None is all of them."""
-    given = range(ndim) if dim is None or (not isinstance(dim, int) and not len(dim)) else dim
-    return tuple(sorted({d % max(ndim, 1) for d in ((given,) if isinstance(given, int) else given)}))
+    return tuple(sorted({d % max(ndim, 1) for d in named_dims(dim, ndim)}))
 
 
 def _norm(x: Gaussian, p: Any, dim: Dims, keepdim: bool, dtype: torch.dtype | None = None) -> Gaussian:

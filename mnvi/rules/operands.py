@@ -1,4 +1,4 @@
-"""What rules of several operands share."""
+"""What rules share: reading their operands and their ``dim`` arguments."""
 
 from __future__ import annotations
 
@@ -20,3 +20,10 @@ def moments_of(value: Any) -> tuple[Any, Any]:
         return value, 0.0
     refuse_complex(value)
     return value, torch.zeros_like(widened(value))
+
+
+def named_dims(dim: Any, ndim: int) -> tuple[int, ...]:
+    """The dimensions that an argument ``dim`` names; as in torch, None and an empty list name all of them."""
+    if isinstance(dim, int):
+        return (dim,)
+    return tuple(range(ndim)) if dim is None or not len(dim) else tuple(dim)

@@ -21,6 +21,7 @@ from mnvi.moments.normal import SMALLEST_VARIANCE
 from mnvi.moments.position_rows import position_dims, some_positions
 from mnvi.moments.precision import widened
 from mnvi.rules.fallbacks import fell_back
+from mnvi.rules.operands import named_dims
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, RuleTable, every, name_of
 from mnvi.values.gaussian import Gaussian
@@ -171,8 +172,7 @@ def _reduced(
     x: Gaussian, dim: Any = None, keepdim: bool = False, *, axis: Any = None, keepdims: bool = False, **_: Any
 ) -> tuple[list[int], bool]:
     dim = axis if dim is None else dim
-    given = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim or range(x.dim())
-    return [d % x.dim() for d in given], keepdim or keepdims
+    return [d % x.dim() for d in named_dims(dim, x.dim())], keepdim or keepdims
 
 
 def _shared_of(value: Any, like: Gaussian) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 from mnvi.moments._torch import NATIVE_FUNCTIONS
 from mnvi.rules.contractions import parsed
 from mnvi.rules.known_weights import CONVOLUTIONS
+from mnvi.rules.operands import named_dims
 from mnvi.rules.table import every
 
 Added = tuple[str, Any, Iterable[int], int]  # name of the function, the value, dimensions, groups
@@ -46,11 +47,8 @@ def _reduced(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:
 
 
 def reduced_dims(args: tuple, kwargs: dict[str, Any], count: int) -> tuple[int, ...]:
-    """The dimensions that a sum or mean of a value with so many dimensions adds over."""
-    dim = _argument(args, kwargs, 1, "dim", "axis")
-    if dim is None or (isinstance(dim, list | tuple) and not dim):
-        return tuple(range(count))
-    return tuple(dim) if isinstance(dim, list | tuple) else (dim,)
+    """The dimensions that a sum or mean adds over, of a value with ``count`` dimensions."""
+    return named_dims(_argument(args, kwargs, 1, "dim", "axis"), count)
 
 
 def _linear(args: tuple, kwargs: dict[str, Any]) -> Iterator[tuple]:

@@ -58,7 +58,7 @@ def manner(cell: Cell, device: torch.device) -> Manner:
 
 
 def set_up(device: torch.device) -> None:
-    """Sets what holds for the whole process: TF32, and the fastest convolution found by trying."""
+    """Switches on TF32 and the search for the fastest convolutions, for the whole process."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True

@@ -1,4 +1,4 @@
-"""What we hang into Ray Train: data are fetched before workers meet, and a lack of memory is not met with restarts."""
+"""Hooks for Ray Train: nodes fetch data before workers form a group; a lack of memory causes no restarts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipeline.images.job import Data, Job
 
 @dataclass
 class FetchFirst(TorchConfig):
-    """Ray's process group, formed when all nodes have the training's data.
+    """Forms Ray's process group once all nodes have the training's data.
 
-    A node may take minutes for them. In the group, the other workers would wait for it in a collective operation, which
-    has a timeout.
+    Fetching may take a node minutes. Within a group, the other workers would wait for it in a collective operation,
+    which has a timeout.
     """
 
     job: Job | None = None
@@ -38,7 +38,7 @@ class _FetchesFirst(_Torch):  # Ray's class has no public name
 
 
 def fetch(job: Job) -> None:
-    """Fetches the data of a training to this node. Ray would repeat a failure; a note ends the workers instead."""
+    """Fetches the data of a training to this node. Ray would retry after a failure; a note ends the workers instead."""
     try:
         _fetch(job.data)
     except StudyError as error:
@@ -53,7 +53,7 @@ def _fetch(data: Data) -> None:
 
 
 class NotInVain(UserCallback):
-    """Keeps Ray from training again after workers died for want of memory: those that it restarts find a note."""
+    """Ends a training whose workers ran out of memory: the workers that Ray restarts find a note and exit."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -71,7 +71,7 @@ def data_of(cell: Cell) -> Data:
 
 
 def shared(path: Path) -> Data:
-    """A file or folder that workers read; published if there is a storage and a cluster to fetch it from there."""
+    """A file or folder that workers read. With storage and a cluster it is uploaded, so that nodes can fetch it."""
     root = storage.root() if os.environ.get("RAY_ADDRESS") else None
     name = "." if path.is_dir() else path.name
     return Data(path.absolute(), "", None if root is None else blobs.publish({name: path}, root))
@@ -94,7 +94,7 @@ def state_folder(cell: Cell, stage: str) -> Anywhere:
 
 
 def network(job: Job) -> nn.Module:
-    """The job's network for weights that training has made: it does not read those that training starts from."""
+    """The job's network, for loading trained weights; it does not read the weights that training starts from."""
     net = objective(job, start=False).net
     assert isinstance(net, nn.Module)
     return net

@@ -41,7 +41,7 @@ def warmth(cell: Cell, epoch: int, step: int, steps: int) -> float:
 
 @contextmanager
 def warmed(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """Multiplies the learning rates while the block runs; schedulers see those without it."""
+    """Multiplies the learning rates while the block runs; schedulers see the rates without the factor."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = factor * rate
@@ -51,7 +51,7 @@ def warmed(optimizer: Optimizer, factor: float) -> Iterator[None]:
 
 
 def say_if_small(cell: Cell, workers: int) -> None:
-    """Says when each worker gets few images of a batch, over which its batch norm averages."""
+    """Warns if each worker gets too few images of a batch for its batch norm to average over."""
     recipe = scaled(cell)
     each = recipe.batch_size // workers
     if workers > 1 and each < FEWEST and not recipe.sync_batch_norm:

@@ -55,13 +55,13 @@ class Photos(Dataset[Tensor | StudyError]):
             return error
 
     def photo(self, epoch: int, row: int) -> Tensor:
-        """A photograph as the epoch shows it, whoever asks."""
+        """A photograph with its changes for this epoch; every process makes the same."""
         noise = generator(self.seed, "augmentation", epoch, row)
         return changed(self.images.shards.image(row), self.augmentation, noise)
 
 
 class Steps:
-    """What a worker wants from a step on, without end: the batches of the next epoch follow those of this one."""
+    """Yields a worker's batches from a step on, without end: the next epoch follows this one."""
 
     def __init__(self, batches: Batches, epoch: int, step: int) -> None:
         self.batches, self.start = batches, (epoch, step)
@@ -127,7 +127,7 @@ class Loader:
         raise AssertionError
 
     def _of_a_dead_process(self, error: Exception) -> bool:
-        """torch tells of a dead process, unless it was sending images at that moment: then its pipe breaks."""
+        """Whether a loader process died. torch says so, unless the process was sending images: then its pipe breaks."""
         if isinstance(error, RuntimeError):
             return "exited unexpectedly" in str(error)
         return self.processes > 0 and isinstance(error, EOFError | ConnectionError | FileNotFoundError)

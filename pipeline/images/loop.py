@@ -258,7 +258,7 @@ class Loop:
             totals[0] -= prediction.log_prob(labels).double().sum()
             totals[1] += (prediction.probs.argmax(-1) != labels).sum()
         nll, error, unanswered = (self.group.sum(totals) / count).tolist()
-        if unanswered:  # no loss follows an epoch's last step to show it; every worker must raise
+        if unanswered:  # no later loss would reveal it; every worker must raise
             raise Diverged(
                 self._diverged(f"outputs for validation images are not finite after epoch {self.at.epoch + 1}")
             )
@@ -321,10 +321,10 @@ class Loop:
 
 
 def _check_can_synchronise(job: Job) -> None:
-    """Workers meet in every batch norm: all of them need the same number of parts, and a graph that may wait."""
+    """Workers communicate in every batch norm: all need the same number of parts, and a graph that may wait."""
     resources = job.cell.resources
     for key, value, fits in (("accumulate", resources.accumulate, 1), ("compile", resources.compile, False)):
-        if value != fits and (key, value) != ("compile", "auto"):  # which then does not compile
+        if value != fits and (key, value) != ("compile", "auto"):  # auto then does not compile
             raise StudyError(
                 f"experiments.{job.cell.experiment.name}.sync_batch_norm: true does not go with resources.{key}: "
                 f"{value}; write {key}: {str(fits).lower()}"

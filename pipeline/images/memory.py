@@ -1,4 +1,4 @@
-"""Recognises that a worker ran out of memory. To repeat such a training would be in vain."""
+"""Recognises that a worker ran out of memory. A second attempt would fail in the same way."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from pipeline.errors import OutOfMemory
 from pipeline.params import Cell
 
-# Words of torch's CPU allocator and of Ray's memory monitor. A process that the kernel kills looks like any other
-# that was killed, and is restarted.
+# Words of torch's CPU allocator and of Ray's memory monitor. If the kernel kills a process for lack of memory, nothing
+# shows the reason, and Ray restarts it.
 _OF_THE_NODE = re.compile(r"can't allocate memory|not enough memory|running low on memory|OutOfMemoryError")
 
 

@@ -20,7 +20,7 @@ from pipeline.images.randomness import derived_seed
 
 REPEATS = 20  # timings per batch, at most
 LONGEST = 5.0  # seconds that timing may take: large photos repeat fewer times
-# Floating-point operations of an evaluation from which compiling the network, which takes a minute, pays.
+# Compiling a network takes a minute. It pays if an evaluation has at least this many floating-point operations.
 WORTH_COMPILING = 5e12
 
 

@@ -122,9 +122,7 @@ def _track(history: list[Epoch], run: tracking.Run) -> None:
 
 
 def _kept_here(job: Job, parent: tracking.Run) -> Path:
-    """The folder of a seed's tracking state. It is not the job's folder, which a training with other settings does not
-    find.
-    """
+    """The folder of a seed's tracking state. A training with other settings has another job folder."""
     return parent.state / "children" / f"seed-{job.seed}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any
 
@@ -11,11 +10,10 @@ from typing_extensions import TypedDict
 from pipeline.names import unknown
 from pipeline.params.settings import RECIPE, Method
 from pipeline.registry.methods import KAPPA_OVER_N, METHODS
-from pipeline.setting_types import EACH_ONCE, LISTED_AS_LIST, checked
+from pipeline.setting_types import EACH_ONCE, LISTED_AS_LIST, check_keys, checked
 
 
 def method_parts(path: str, raw: Any) -> Method:
-    checked(dict[Any, Any], path, raw, keys=[one.name for one in fields(Method)])
     method: Method = checked(Method, path, raw)
     return method
 
@@ -26,7 +24,7 @@ def read_method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any
         raise unknown(path, name, METHODS, "a method")
     parts = method_parts(path, raw)
     known = hyperparameters(kind, name)
-    own = checked(_optional(kind, name), f"{path}.hyperparameters", parts.hyperparameters, keys=known)
+    own = checked(_optional(kind, name), f"{path}.hyperparameters", parts.hyperparameters)
     given = {**{key: value for key, value in shared.items() if key in known}, **own}
     values = checked(_optional(kind, name), f"{path}.hyperparameters", given)
     grid = read_grid(f"{path}.grid", name, kind, parts.grid)
@@ -34,7 +32,7 @@ def read_method(path: str, name: str, kind: str, raw: Any, shared: dict[str, Any
 
 
 def read_grid(path: str, method: str, kind: str, raw: dict[str, Any]) -> dict[str, Any]:
-    values = checked(_optional(kind, method, lists=True), path, raw, keys=hyperparameters(kind, method))
+    values = checked(_optional(kind, method, lists=True), path, raw)
     return {key: values[key] for key in raw}
 
 
@@ -56,6 +54,6 @@ def _optional(kind: str, method: str, lists: bool = False) -> Any:
 
 def check_shared(path: str, kind: str, shared: dict[str, Any]) -> None:
     known = {key: given for name in METHODS for key, given in hyperparameters(kind, name).items() if key not in RECIPE}
-    checked(dict[Any, Any], path, shared, keys=known)
+    check_keys(path, shared, known)
     for key, value in shared.items():
         checked(known[key], f"{path}.{key}", value)

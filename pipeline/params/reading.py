@@ -25,7 +25,7 @@ from pipeline.params.settings import (
     Study,
     keys,
 )
-from pipeline.setting_types import Name, Texts, checked, missing, section
+from pipeline.setting_types import Name, Texts, check_keys, checked, missing, section
 
 SECTIONS = ("study", "resources", "datasets", "experiments")
 OPTIONAL = ("plugins", "recipes")
@@ -97,7 +97,7 @@ def read(raw: Any) -> Params:
     registry.load(plugins)
     top = {key: _section("the file", raw, key) for key in SECTIONS}
     study = _study(top["study"])
-    resources = _whole_section(Resources, "resources", top["resources"])
+    resources = checked(Resources, "resources", top["resources"])
     datasets = {name: _dataset(name, value) for name, value in top["datasets"].items()}
     given = with_recipes(datasets, top["experiments"], section("recipes", raw.get("recipes", {})))
     for preset in PRESETS:
@@ -116,22 +116,18 @@ def _section(path: str, raw: dict[str, Any], key: str) -> dict[str, Any]:
     return section(key if path == "the file" else f"{path}.{key}", raw[key])
 
 
-def _whole_section(kind: type, path: str, raw: Any) -> Any:
-    """The section as this dataclass; all its keys must be there: `dvc exp run -S` sets existing keys only."""
-    return checked(kind, path, raw, keys=[one.name for one in fields(kind)])
-
-
 def _study(raw: dict[str, Any]) -> Study:
     names = [one.name for one in fields(Study) if one.name not in KINDS]
-    checked(dict[Any, Any], "study", raw, keys=[*names, "limits"])
+    check_keys("study", raw, [*names, "limits"])
     values = {key: value for key, value in raw.items() if key != "limits"}
-    limits = checked(dict[Any, Any], "study.limits", _section("study", raw, "limits"), keys=KINDS)
+    limits = _section("study", raw, "limits")
+    check_keys("study.limits", limits, KINDS)
     for kind, form in (("regression", RegressionLimits), ("classification", ClassificationLimits)):
         path = f"study.limits.{kind}"
-        values[kind] = _whole_section(form, path, _section("study.limits", limits, kind))
+        values[kind] = checked(form, path, _section("study.limits", limits, kind))
     for name, cell in _section("study", raw, "cells").items():
         checked(Name, f"study.cells.{name}", name)
-        checked(Place, f"study.cells.{name}", cell, keys=list(Place.__annotations__))
+        checked(Place, f"study.cells.{name}", cell)
     study: Study = checked(Study, "study", values)
     return study
 
@@ -151,7 +147,7 @@ def _study_grid(study: Study, name: str, experiments: dict[str, Experiment]) -> 
 def _of_kind(form: type, path: str, raw: dict[str, Any], kind: str) -> None:
     """Checks that all needed keys of this kind are present, and no unknown ones."""
     known = keys(form, kind)
-    checked(dict[Any, Any], path, raw, keys=known)
+    check_keys(path, raw, known)
     for key, needed in known.items():
         if needed and raw.get(key) in (None, {}):
             raise missing(f"{path}.{key}")

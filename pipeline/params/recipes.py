@@ -8,7 +8,7 @@ from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params.method_settings import method_parts
 from pipeline.params.settings import KINDS, Dataset, Experiment, keys
-from pipeline.setting_types import Name, Text, checked, section
+from pipeline.setting_types import Name, Text, check_keys, checked, section
 
 OWN_RECIPE = "table"
 """The recipe of a CSV file that no experiment uses."""
@@ -74,7 +74,7 @@ def check_part(path: str, name: str, whole: dict[str, Any], given: dict[str, Any
     """
     kind = kind_of(path, whole, KINDS)
     part = {key: value for key, value in given.items() if key not in ("recipe", "presets", "hyperparameters")}
-    checked(dict[Any, Any], path, part, keys=keys(Experiment, kind))
+    check_keys(path, part, keys(Experiment, kind))
     part.pop("methods", None)
     checked(Experiment, path, {"name": name, **part, "kind": kind}, partial=True)
 

@@ -16,7 +16,7 @@ from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params.reading import Params, load, parse, read
 from pipeline.params.settings import ClassificationLimits, Experiment, RegressionLimits
-from pipeline.setting_types import Names, Section, checked, section
+from pipeline.setting_types import Names, check_keys, checked, section
 
 STUDIES = Path("studies")
 LOCK = Path("dvc.lock")
@@ -68,7 +68,7 @@ def expanded(study: Any, raw: dict[str, Any]) -> dict[str, Any]:
             all others; or already has `cells`.
         raw: the content of params.yaml, which defines the experiments.
     """
-    checked(Section, "study", study, keys=KEYS)
+    check_keys("study", study, KEYS)
     read_before = read(raw)
     cells = study.get("cells") or _cells(study, read_before)
     used = [read_before.experiments[cell["experiment"]] for cell in cells.values()]

@@ -235,7 +235,7 @@ class Experiment:
     selection: Annotated[str, known("nll", "error"), Of("classification")] = "nll"
     # epochs without a better validation score before training stops
     patience: Annotated[Count | None, Of("classification")] = None
-    # a batch of so many images for each worker, with a learning rate in proportion; None: batch_size for all together
+    # size of each worker's batch, with a learning rate in proportion; None: all workers share batch_size
     images_per_worker: Annotated[Count | None, Of("classification")] = None
     warmup: Annotated[Count | None, Of("classification")] = None  # epochs in which the learning rate rises to its value
     sync_batch_norm: Annotated[Boolean, Of("classification")] = False  # over the images of all workers

@@ -1,4 +1,4 @@
-"""Two small tables in Markdown: the figures of the README, and the methods beside each other."""
+"""Two small tables in Markdown: the figures of the README, and a comparison of the methods."""
 
 from __future__ import annotations
 

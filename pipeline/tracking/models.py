@@ -172,7 +172,7 @@ def save(saved: Path, target: Path, run_id: str, model_id: str) -> None:
 def _signature(kind: str) -> ModelSignature:
     """The answer's parts. There is no schema of inputs: MLflow passes them on as they are, and the model checks them.
 
-    With one, MLflow would drop the names of columns, and turn pixels that are no bytes into bytes, without a word.
+    With one, MLflow would silently drop the names of columns and turn pixels that are no bytes into bytes.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec

@@ -180,7 +180,7 @@ def run(
         it.status("RUNNING")
         it.tag({"stage": stage, **({"method": method} if method else {}), **_provenance(stage)})
         if it.sender.flush(min(wait, _FIRST_ANSWER), insist=False) and parent is None:
-            sender.send(folder)  # the ends of earlier runs in this folder: this run may take days
+            sender.send(folder)  # send the ends of earlier runs in this folder now: this run may take days
         with system.measuring(it, known.started) if stage == "train" and parent is None else nullcontext():
             yield it
     except (KeyboardInterrupt, SystemExit):

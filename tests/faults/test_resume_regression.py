@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import command, disturb, one_cpu, tracked, ways
+from commands import WAYS, command, disturb, one_cpu, tracked
 from tiny_study import make_study
 
-pytestmark = pytest.mark.slow
+# `make test` breaks a training of tables off and resumes it in test_broken_disk.py, stops stages in every way in
+# test_stopped_images.py and test_stopped_stages.py, and keeps finished chunks in test_regression_training.py.
+pytestmark = pytest.mark.soak
 
 RUNS = 60  # of two folds: two chunks
 
@@ -39,7 +41,7 @@ def chunks():
     return sorted(Path("work/results/train/tiny-mnvi/progress").glob("*.pt"))
 
 
-@pytest.mark.parametrize("way", ways("driver interrupted"))
+@pytest.mark.parametrize("way", WAYS)
 def test_a_stopped_training_goes_on_with_the_same_numbers(tmp_path, monkeypatch, new_store, undisturbed, way):
     enter(tmp_path, monkeypatch, new_store)
     with one_cpu():  # the second chunk has not ended when the first has

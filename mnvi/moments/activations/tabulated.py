@@ -155,7 +155,7 @@ class Table:
     def moments(self, channels: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         grid, inverse, shrunk, shrink = self._coordinates(mean, var)
         first, second = self._read(channels[:, _MOMENTS], grid)
-        second.masked_fill_(shrunk.isnan(), math.nan)  # a table has an entry for everything: no number must show
+        second.masked_fill_(shrunk.isnan(), math.nan)  # NaN stays NaN, though the table has an entry for it
         value = self.function(shrunk)
         if self.degree:
             return value.div_(shrink).addcmul_(first, inverse.mul_(var)), second * var

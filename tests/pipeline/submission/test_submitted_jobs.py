@@ -16,13 +16,16 @@ from typing import Any
 
 import pytest
 import tiny_study
+import torch
 import yaml
-from image_study import make_cell, write_best
+from image_study import make_cell, make_job, write_best
 from remote_study import (
     AWAY,
+    HASTY,
     MNVI,
     PATIENCE,
     Remotely,
+    assert_trained_as_by_one,
     copy_of,
     enter,
     line_with,
@@ -30,11 +33,18 @@ from remote_study import (
     make_cells,
     rest_of,
     scores,
+    trained_until_a_node_is_lost,
     until,
     without_times,
 )
 from s3_server import s3_server
+from two_workers import together
 
+from pipeline import params
+from pipeline.images import loop
+from pipeline.images.checkpoints import Checkpoints
+from pipeline.images.group import Group
+from pipeline.images.job import Job
 from tools import ray_nodes
 from tools.ray_nodes import Nodes
 
@@ -56,7 +66,7 @@ def s3() -> Iterator[tuple[str, dict[str, str]]]:
 @pytest.fixture(scope="module")
 def nodes(s3: tuple[str, dict[str, str]]) -> Iterator[Nodes]:
     # Keys are for the nodes to have; a job is not given them.
-    with ray_nodes.cluster(variables=s3[1]) as found:
+    with ray_nodes.cluster(variables={**HASTY, **s3[1]}) as found:
         yield found
 
 
@@ -66,6 +76,19 @@ def trained(folder: Path) -> list[dict[str, Any]]:
     return [without_times(json.loads(path.read_text())) for path in histories]
 
 
+def train_here(rank: int, job: Job) -> None:
+    loop.run(job, Group.joined(torch.device("cpu")))
+
+
+def trained_here(meeting: Path) -> list[dict[str, Any]]:
+    """The epochs of the study's cell on two workers of this machine, without Ray."""
+    job = make_job(params.load().cell("lenet"), "here")
+    together(train_here, meeting, job)
+    state = Checkpoints(job.state).load()
+    assert state is not None
+    return without_times(state["position"]["history"])
+
+
 def stop_job(nodes: Nodes, *arguments: str) -> None:
     stop = [sys.executable, "-W", "ignore", "-m", "ray.scripts.scripts", "job", "stop", *arguments]
     subprocess.run(stop, env=nodes.environment, timeout=PATIENCE, check=True, capture_output=True)
@@ -73,7 +96,7 @@ def stop_job(nodes: Nodes, *arguments: str) -> None:
 
 @pytest.mark.slow
 def test_training_through_s3_gives_the_metrics_of_a_local_one(
-    ray_is_up: None, nodes: Nodes, s3: tuple[str, dict[str, str]], study: Path
+    nodes: Nodes, s3: tuple[str, dict[str, str]], study: Path
 ) -> None:
     cell = make_cell(
         experiment={"epochs": 2, "seeds": 1, "methods": MNVI}, resources={"workers": 2}, limits={"seeds": None}
@@ -84,8 +107,8 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
     status, said = remotely.run("train")
     assert status == 0, said
     assert "uploading" in said and "mnvi/ (" in said and "train lenet: 2/2 epochs" in said
-    locally("train", local := copy_of(study))
-    assert trained(study) == trained(local)
+    expected = trained_here(study.parent / "meeting")
+    assert trained(study) == [expected]
     assert [*(study / "work/jobs").rglob("metrics.jsonl")], "what MLflow did not take has not come back"
     data = [
         {path.name for path in cache.iterdir() if path.is_dir() and path.name != "jobs"} for cache in nodes.caches()
@@ -94,7 +117,7 @@ def test_training_through_s3_gives_the_metrics_of_a_local_one(
 
     status, said = remotely.run("train")
     assert status == 0 and "submitted" not in said, "what the cluster has made already was made again"
-    assert trained(study) == trained(local)
+    assert trained(study) == [expected]
 
 
 @pytest.mark.soak
@@ -233,3 +256,12 @@ def test_a_cluster_with_another_token_is_named(nodes: Nodes, study: Path) -> Non
     assert status == 1
     assert f"RAY_ADDRESS={nodes.http}: the cluster refuses access; set RAY_AUTH_TOKEN" in said
     assert "0" * 64 not in said
+
+
+@pytest.mark.slow
+def test_training_goes_on_with_fewer_workers_when_a_node_is_lost(nodes: Nodes, study: Path) -> None:
+    cell, process, before = trained_until_a_node_is_lost(nodes, study, fewer=True)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    assert said.count("so training resumes with 1 from the last checkpoint, on the same global batches") == 1, said
+    assert_trained_as_by_one(cell, before)
