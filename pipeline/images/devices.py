@@ -1,6 +1,7 @@
 """How training uses its device. On a GPU it is compiled, channels-last, with TF32, and seldom waits for results.
 
-On a CPU none of this applies, unless `resources.compile` asks for compilation: recorded results keep their last digit.
+On a CPU none of this applies, unless `resources.compile` or `resources.channels_last` asks for it: recorded results keep
+their last digit.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ class Manner:
 
 
 def manner(cell: Cell, device: torch.device) -> Manner:
-    """How a cell trains on a device; `compile: auto` compiles on a GPU, if it can.
+    """How a cell trains on a device; `auto` means on a GPU, for `compile` if it can.
 
     Batch norm over all workers waits for them in the middle of the network, which a compiled graph cannot.
     """
     on_gpu, asked = device.type == "cuda", cell.resources.compile
     worth_it = on_gpu and not cell.experiment.sync_batch_norm and compiler.available()
-    layout = torch.channels_last if on_gpu else torch.contiguous_format
+    last = on_gpu if cell.resources.channels_last == "auto" else bool(cell.resources.channels_last)
+    layout = torch.channels_last if last else torch.contiguous_format
     return Manner(worth_it if asked == "auto" else bool(asked), layout, READ_EVERY if on_gpu else 1)
 
 

@@ -29,7 +29,7 @@ UNSEEN = {
 """Keys that a stage does not use."""
 HOW_IT_COMPUTES = {
     "regression": ("compile",),
-    "classification": ("workers", "gpu", "precision", "compile", "accumulate"),
+    "classification": ("workers", "gpu", "precision", "compile", "accumulate", "channels_last"),
 }
 """Resources that change the results."""
 RUNS_OF_A_TRIAL = 2  # at most, for each fold of a table

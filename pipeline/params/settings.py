@@ -161,6 +161,7 @@ class Resources:
     compile: Switch  # auto: tables if their training is long enough to pay for it, images on a GPU
     accumulate: Count
     allow_fewer_workers: Boolean
+    channels_last: Switch = "auto"  # images on a GPU
 
     @property
     def per_worker(self) -> dict[str, float]:

@@ -136,6 +136,15 @@ def test_a_gpu_compiles_by_itself_where_it_can(monkeypatch: pytest.MonkeyPatch) 
     assert not compiled("auto")
 
 
+@pytest.mark.parametrize(
+    ("asked", "on_gpu", "on_cpu"), [("auto", True, False), (True, True, True), (False, False, False)]
+)
+def test_channels_come_last_on_a_gpu_or_where_asked(asked: object, on_gpu: bool, on_cpu: bool) -> None:
+    cell = make_cell(resources={"channels_last": asked})
+    for device, last in ((CUDA, on_gpu), (torch.device("cpu"), on_cpu)):
+        assert devices.manner(cell, device).layout == (torch.channels_last if last else torch.contiguous_format)
+
+
 @pytest.mark.parametrize("largest", (0.05, -0.4, math.nan))
 def test_gradients_are_clipped_as_torch_clips_them(largest: float) -> None:
     def layer() -> torch.nn.Linear:
