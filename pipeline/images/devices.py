@@ -1,7 +1,7 @@
 """How training uses its device. On a GPU it is compiled, channels-last, with TF32, and seldom waits for results.
 
-On a CPU none of this applies, unless `resources.compile` or `resources.channels_last` asks for it: recorded results keep
-their last digit.
+On a CPU none of this applies, unless `resources.compile` or `resources.channels_last` asks for it: recorded results
+keep their last digit.
 """
 
 from __future__ import annotations
