@@ -1,14 +1,17 @@
-"""Gaussians through real DistributedDataParallel processes."""
+"""Gaussians through real processes: DistributedDataParallel and FSDP2."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from two_workers import together
 
@@ -85,6 +88,48 @@ def test_distributed_gradients_are_those_of_the_whole_batch(tmp_path: Path, find
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value)
+
+
+def sharded(rank: int, folder: Path) -> None:
+    objective = objective_of(network())
+    fully_shard(objective)
+    x, y = batch()
+    share = slice(rank * 3, rank * 3 + 3)
+    trained(objective, x[share], y[share])
+    whole = {name: cast(DTensor, parameter).full_tensor() for name, parameter in objective.named_parameters()}
+    held = sum(cast(DTensor, parameter).to_local().numel() for parameter in objective.parameters())
+    torch.save((whole, held), folder / f"{rank}.pt")
+
+
+def objective_of(net: nn.Module) -> mnvi.Objective:
+    likelihood = mnvi.CategoricalLikelihood(approximation="second_order")
+    return mnvi.Objective(net, mnvi.ELBO(likelihood, num_data=100, kappa=0.5))
+
+
+def trained(objective: mnvi.Objective, x: Tensor, y: Tensor) -> None:
+    optimizer = torch.optim.SGD(objective.parameters(), 0.1, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        objective(x, y).loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.slow
+def test_a_sharded_objective_trains_as_the_whole_one(tmp_path: Path) -> None:
+    """FSDP2: each process keeps its share of parameters and momentum; the KL sees them all."""
+    together(sharded, tmp_path / "meeting", tmp_path)
+    objective = objective_of(network())
+    count = sum(parameter.numel() for parameter in objective.parameters())
+    trained(objective, *batch())
+    for rank in range(2):
+        whole, held = torch.load(tmp_path / f"{rank}.pt")
+        assert held < 0.7 * count
+        torch.testing.assert_close(whole, {name: p.detach() for name, p in objective.named_parameters()})
+
+
+def test_a_gaussian_says_how_to_shard_where_fsdp_would_copy_it() -> None:
+    with pytest.raises(TypeError, match=r"fully_shard\(mnvi\.Objective\(net, elbo\)\)"):
+        dataclasses.replace(mnvi.Gaussian(torch.zeros(2), torch.ones(2)), mean=torch.ones(2))
 
 
 def test_distributed_finds_the_tensors_of_a_gaussian() -> None:
