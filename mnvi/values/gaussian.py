@@ -60,8 +60,8 @@ class Gaussian(RandomValue):
     def __init__(self, mean: Tensor, var: Tensor, **others: Any) -> None:
         if others:
             raise TypeError(
-                f"Gaussian takes mean and var, not {', '.join(others)}, so dataclasses.replace cannot copy it. FSDP2 copies "
-                "what a sharded part of a network returns; shard the objective as a whole instead: "
+                f"Gaussian takes mean and var, not {', '.join(others)}, so dataclasses.replace cannot copy it. FSDP2 "
+                "copies what a sharded part of a network returns; shard the objective as a whole instead: "
                 "fully_shard(mnvi.Objective(net, elbo))"
             )
         _check(mean, var)
