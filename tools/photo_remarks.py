@@ -107,7 +107,7 @@ def _everywhere(label: str, found: Found, methods: dict[str, Found]) -> list[str
     verdict = [f"{_listed(names)} {how}" for names, how in ((better, "better"), (worse, "worse")) if names]
     sentences.append(f"Beside a temperature: {'; '.join(verdict)}.")
     if "noise" in methods and worse:
-        sentences.append("So noise in the last layer stays the recipe.")
+        sentences.append("So noise in the last layer, which keeps nearly all classes, stays the recipe.")
     return sentences
 
 
