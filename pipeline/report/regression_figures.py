@@ -21,7 +21,13 @@ def drawings(records: Sequence[Record]) -> list[Drawing]:
     coverages = _by_data([record for record in ran if record.metric.startswith("coverage_")])
     found = []
     if likelihoods:
-        caption = "Log-likelihood: ours (dot) and the paper's (ring), with one standard deviation. Right is better."
+        compared = any(record.paper for records in likelihoods.values() for record in records)
+        shown = (
+            "ours (dot) and the paper's (ring), with one standard deviation"
+            if compared
+            else "mean over runs, with one standard deviation"
+        )
+        caption = f"Log-likelihood: {shown}. Right is better."
         found.append(Drawing("log_likelihood", "regression", caption, partial(_likelihoods, likelihoods)))
     if coverages:
         caption = (
