@@ -22,12 +22,8 @@ def drawings(records: Sequence[Record]) -> list[Drawing]:
     found = []
     if likelihoods:
         compared = any(record.paper for records in likelihoods.values() for record in records)
-        shown = (
-            "ours (dot) and the paper's (ring), with one standard deviation"
-            if compared
-            else "mean over runs, with one standard deviation"
-        )
-        caption = f"Log-likelihood: {shown}. Right is better."
+        shown = "ours (dot) and the paper's (ring)" if compared else "mean over runs"
+        caption = f"Log-likelihood: {shown}, with one standard deviation. Right is better."
         found.append(Drawing("log_likelihood", "regression", caption, partial(_likelihoods, likelihoods)))
     if coverages:
         caption = (
