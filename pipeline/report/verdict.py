@@ -97,10 +97,10 @@ def _intervals(scores: Sequence[Scores], in_paper: set[str]) -> Iterator[Sentenc
     for one in scores:
         share = one.metrics.get(f"coverage_{LEVEL}")
         if one.data not in in_paper and share is not None and share.mean is not None:
-            held.setdefault(one.data, []).append(f"{labels.method_label(one.method)} {100 * share.mean:.0f} %")
+            held.setdefault(one.data, []).append(f"{100 * share.mean:.0f} % ({labels.method_label(one.method)})")
     if len(held) <= MANY:
         for data, methods in held.items():
-            yield Sentence(f"{labels.data_label(data)}, {LEVEL} % intervals hold of the targets: {', '.join(methods)}.")
+            yield Sentence(f"{labels.data_label(data)}: {LEVEL} % intervals hold {', '.join(methods)} of the targets.")
 
 
 def _against_baselines(scores: Sequence[Scores]) -> Iterator[Sentence]:

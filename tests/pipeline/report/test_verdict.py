@@ -62,7 +62,7 @@ def test_tables_that_the_paper_does_not_have_get_the_share_that_intervals_hold()
     metrics = {"log_likelihood": Score(-2.4, 0.02), "coverage_95": Score(0.946, None)}
     text = told(scores("mnvi", 0.0, data="own", metrics=metrics), scores("dvi", 0.0, metrics=metrics))
     held = [sentence for sentence in text if "intervals" in sentence]
-    assert held == ["own, 95 % intervals hold of the targets: MNVI 95 %."]
+    assert held == ["own: 95 % intervals hold 95 % (MNVI) of the targets."]
 
 
 def test_where_no_cell_is_finished_those_cut_short_are_compared():
