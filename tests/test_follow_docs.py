@@ -58,6 +58,25 @@ def test_a_walk_stops_at_the_first_command_that_fails(tmp_path: Path, capsys: py
     assert "never" not in capsys.readouterr().out
 
 
+def test_the_commit_that_is_recorded_is_one_of_main(tmp_path: Path) -> None:
+    """What another branch has on top is counted, since its commits may be renamed before they get to main."""
+
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=walker", "-c", "user.email=walker@example.org"]
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    git("init", "--quiet", "--initial-branch", "main")
+    git("commit", "--quiet", "--allow-empty", "--message", "on main")
+    known = git("rev-parse", "--short", "HEAD")
+    assert follow_docs.commit(tmp_path) == known
+    git("switch", "--quiet", "--create", "trial")
+    for message in ("one", "two"):
+        git("commit", "--quiet", "--allow-empty", "--message", message)
+    assert follow_docs.commit(tmp_path) == f"{known} and 2 later"
+
+
 def test_the_walk_has_every_step() -> None:
     script = "\n".join(step.script for step in STEPS)
     for part in ("pip wheel", "BayesianRegressor", "efficientnet_lite0", "tune_noise", "refer=0.1", "mnvi.export"):

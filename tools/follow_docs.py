@@ -97,6 +97,24 @@ def environment() -> dict[str, str]:
     return known
 
 
+def commit(repository: Path = ROOT) -> str:
+    """What is cloned, as readers find it: a commit of main, and the number of those on top.
+
+    A commit of another branch may get another name on its way to main.
+    """
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=repository, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    branches = git("for-each-ref", "--format=%(refname)", "refs/heads/main", "refs/remotes/origin/main").split()
+    known = git("merge-base", "HEAD", (branches or ["HEAD"])[-1])
+    later = int(git("rev-list", "--count", f"{known}..HEAD"))
+    name = git("rev-parse", "--short", known)
+    return f"{name} and {later} later" if later else name
+
+
 def table(times: list[tuple[str, float]], commit: str) -> str:
     """The times as Markdown, with the commit that was cloned and what they were measured on."""
     lines = [f"| {name} | {_said(seconds)} |" for name, seconds in times]
@@ -133,8 +151,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         clone = arguments.folder or Path(temporary) / "mnvi"
         subprocess.run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(clone)], check=True)
-        head = ["git", "rev-parse", "--short", "HEAD"]
-        commit = subprocess.run(head, cwd=clone, capture_output=True, text=True, check=True).stdout.strip()
+        cloned = commit()
         walk, taken = steps(PAGE.read_text()), list[tuple[str, float]]()
         try:
             for step, seconds in follow(walk, clone):
@@ -143,7 +160,7 @@ def main() -> None:
         except subprocess.CalledProcessError as error:
             sys.exit(f"error: step {walk[len(taken)].name!r} of {PAGE.name} failed with exit code {error.returncode}")
     text = arguments.page.read_text()
-    write(arguments.page, TIMES.sub(lambda found: f"{found[1]}{table(taken, commit)}{found[2]}", text))
+    write(arguments.page, TIMES.sub(lambda found: f"{found[1]}{table(taken, cloned)}{found[2]}", text))
 
 
 if __name__ == "__main__":

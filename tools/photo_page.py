@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from tools.photo_remarks import nll_difference, remarks
+from tools.photo_remarks import FOREIGN, nll_difference, remarks, start_remarks
 
 DOCS = Path(__file__).parent.parent / "docs"
 RECORDS, TABLE = DOCS / "photos.json", DOCS / "photos.md"
@@ -22,7 +22,8 @@ def page(records: dict[str, Any], labels: dict[str, str]) -> str:
     """
     parts = [_introduction(records), _table(records, labels), _chosen(records["methods"])]
     said = [_paragraph(*sentences) for sentences in remarks(records["methods"], labels) if sentences]
-    return "\n\n".join("\n".join(lines) for lines in [*parts, *said]) + "\n"
+    heads = [_heads(records["heads"])] if "heads" in records else []
+    return "\n\n".join("\n".join(lines) for lines in [*parts, *said, *heads]) + "\n"
 
 
 def _introduction(records: dict[str, Any]) -> list[str]:
@@ -99,3 +100,31 @@ def _chosen(methods: dict[str, Any]) -> list[str]:
             f"- {name}: {'; '.join(halves)}; {100 * found['kept']:.1f} % of the plain network's classes are kept"
         )
     return lines
+
+
+def _heads(heads: list[dict[str, Any]]) -> list[str]:
+    """A section about last layers that learnt with noise, each from another start."""
+    headings = ("accuracy", "NLL", "ECE", "epistemic share", *(f"{name}: entropy, epistemic" for name in FOREIGN))
+    lines = ["| start of ρ | " + " | ".join(headings) + " |", "| --- |" + " --- |" * len(headings)]
+    for head in heads:
+        rho = "no noise" if head["rho"] is None else f"{head['rho']:g}"
+        auroc = [
+            ", ".join(f"{head[key]:.3f}" for key in (f"auroc_{name}", f"auroc_epistemic_{name}") if key in head)
+            for name in FOREIGN
+        ]
+        cells = [f"{100 * (1 - head['error']):.1f} %", f"{head['nll']:.4f}", f"{head['ece']:.4f}"]
+        lines.append(f"| {rho} | " + " | ".join([*cells, f"{100 * head['epistemic']:.1f} %", *auroc]) + " |")
+    return [
+        "## Where noise that is trained should start",
+        "",
+        *_paragraph(
+            "`python -m tools.photo_heads` trains last layers for the ten classes on the features below, with the",
+            "prior and κ/N of the recipe `photographs`. The recipe itself starts at ρ = -9 in all layers, because more",
+            "noise in all of them changes classes. The AUROCs are those of the entropy and of the epistemic part",
+            "alone.",
+        ),
+        "",
+        *lines,
+        "",
+        *_paragraph(*start_remarks(heads)),
+    ]

@@ -1,10 +1,11 @@
 """Measures what a cell of Table 1 depends on: repeats its training with one setting changed at a time.
 
     python -m pipeline.params select uci
-    python -m tools.variations wine-mnvi epochs=50,100 batch_size=64,256 prior_variance=1,100 folds=2,3
+    python -m tools.variations wine-mnvi epochs=50,100 batch_size=64,256 prior_variance=1,100 folds=2,3 kappa=0.1,1
 
 `epochs` shortens the whole schedule, `folds` draws another assignment of rows to folds (the study's own has seed 1),
-and everything else is a hyperparameter of the method. The study's own setting comes first. Figures go to
+`kappa` is the same in every epoch, and everything else is a hyperparameter of the method. The study's own setting comes
+first. Each line has the test log-likelihood and the share of targets in 95 % intervals. Figures go to
 <results>/variations/<cell>.json. The command resumes after an interruption, and starts over if settings have changed.
 """
 
@@ -26,23 +27,26 @@ from pipeline.names import unknown
 from pipeline.params import Cell
 from pipeline.params.method_settings import hyperparameters
 from pipeline.regression import cell_networks, compiling, evaluation, folds
-from pipeline.regression.predictions import judge, log_likelihood
-from pipeline.setting_types import Count, Index, checked
+from pipeline.regression.predictions import judge
+from pipeline.setting_types import Count, Index, NotNegative, checked
 
 Variation = dict[str, Any]
 
 
 def measured(cell: Cell, variation: Variation, runs: int) -> dict[str, Any]:
-    """The test log-likelihood: mean and deviation over runs, as in the table."""
+    """The test log-likelihood, mean and deviation over runs as in the table, and what 95 % intervals hold."""
     varied, seed = _varied(cell, variation)
     table = load_table(cell.data)
     tests = [torch.tensor(rows) for rows in splits.kfold(len(table.y), len(table.tests), seed)]
-    parts = folds.test_folds(table, tests)
+    parts = folds.test_folds(table, tests, cell.experiment.targets)
     plan = cell_networks.plan(varied, len(parts), runs)
     trained = cell_networks.train(varied, plan, parts, compile=compiling.wanted(varied, parts, plan))
-    judged = judge(varied, plan, parts, trained, log_likelihood)
-    per_fold = evaluation.by_run(judged, "log_likelihood", runs, len(parts))
-    return {"changed": variation, **evaluation.summary(per_fold)}
+    judged = list(judge(varied, plan, parts, trained, evaluation.all_scores))
+
+    def summary(metric: str) -> dict[str, Any]:
+        return evaluation.summary(evaluation.by_run(judged, metric, runs, len(parts)))
+
+    return {"changed": variation, **summary("log_likelihood"), "coverage_95": summary("coverage_95")["mean"]}
 
 
 def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
@@ -52,12 +56,15 @@ def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
         return cell, value
     if key == "epochs":
         return replace(cell, experiment=cell.experiment.shortened(value)), splits.SEED
+    if key == "kappa":
+        return replace(cell, experiment=replace(cell.experiment, kappa={0: value})), splits.SEED
     return cell.with_hyperparameters({key: value}), splits.SEED
 
 
 def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
     """Turns `epochs=50,100` into one variation per value, after the one that changes nothing."""
-    known = {"epochs": Count, "folds": Index, **hyperparameters(cell.kind, cell.method)}
+    kappa = {"kappa": NotNegative} if cell.known_method.has_kl else {}
+    known = {"epochs": Count, "folds": Index, **kappa, **hyperparameters(cell.kind, cell.method)}
     found: list[Variation] = [{}]
     for text in given:
         key, _, values = text.partition("=")
@@ -84,8 +91,10 @@ def known_before(path: Path, made_for: list[str | int]) -> list[dict[str, Any]]:
 
 def line(one: dict[str, Any]) -> str:
     what = ", ".join(f"{key} {value:g}" for key, value in one["changed"].items()) or "as in the study"
-    mean = "no complete run" if one["mean"] is None else f"{one['mean']:.3f}"
-    return f"{what}: {mean}" + ("" if one["std"] is None else f" ± {one['std']:.3f}")
+    if one["mean"] is None:
+        return f"{what}: no complete run"
+    deviation = "" if one["std"] is None else f" ± {one['std']:.3f}"
+    return f"{what}: {one['mean']:.3f}{deviation}, 95 % intervals hold {100 * one['coverage_95']:.1f} %"
 
 
 def main(given: Sequence[str] | None = None) -> None:

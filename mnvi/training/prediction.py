@@ -49,6 +49,11 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.total)
 
+    def __str__(self) -> str:
+        parts = [f"{name} {float(getattr(self, name).mean()):.3g}" for name in ("total", "aleatoric", "epistemic")]
+        referred = "" if self.refer is None else f"; {int(self.refer.sum())} to refer"
+        return f"{len(self)} predictions, mean uncertainty: {', '.join(parts)}{referred}"
+
     @property
     def labels(self) -> Tensor:
         """The most likely class of each example, or 0 and 1 for a Bernoulli likelihood."""

@@ -65,7 +65,8 @@ def show(params: Params) -> None:
 
 def _summary(cell: Cell) -> str:
     experiment = cell.experiment
-    repeats = f"{experiment.runs} runs" if cell.kind == "regression" else f"{experiment.seeds} seeds"
+    count, unit = (experiment.runs, "run") if cell.kind == "regression" else (experiment.seeds, "seed")
+    repeats = f"{count} {unit}" + ("" if count == 1 else "s")
     searched = f"search over {len(cell.grid_points())} points, then " if cell.searched else ""
     chosen = ", ".join(f"{key} {value:g}" for key, value in cell.hyperparameters.items())
     cut = "" if cell.complete else " (cut short by study.limits)"

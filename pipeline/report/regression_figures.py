@@ -21,7 +21,9 @@ def drawings(records: Sequence[Record]) -> list[Drawing]:
     coverages = _by_data([record for record in ran if record.metric.startswith("coverage_")])
     found = []
     if likelihoods:
-        caption = "Log-likelihood: ours (dot) and the paper's (ring), with one standard deviation. Right is better."
+        compared = any(record.paper for records in likelihoods.values() for record in records)
+        shown = "ours (dot) and the paper's (ring)" if compared else "mean over runs"
+        caption = f"Log-likelihood: {shown}, with one standard deviation. Right is better."
         found.append(Drawing("log_likelihood", "regression", caption, partial(_likelihoods, likelihoods)))
     if coverages:
         caption = (

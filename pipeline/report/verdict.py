@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.registry.metrics import HIGHER
+from pipeline.registry.metrics import HIGHER, LEVELS
 from pipeline.regression.baselines import NAMES as BASELINES
 from pipeline.report import labels, wording
 from pipeline.report.results import Result, Scores
@@ -15,6 +15,7 @@ from pipeline.report.tables import Record
 
 JUDGED_BY = ("log_likelihood", "nll")  # the metric of tables, and that of images
 PICTURES = ("rejection", "log_likelihood")  # which figure supports the verdict: the first one that was drawn
+LEVEL = LEVELS[-1]  # percent: the intervals that the verdict names
 MANY = 8  # data sets that get a sentence each
 
 
@@ -29,6 +30,7 @@ def of(results: Sequence[Result], table_1: Sequence[Record], table_2: Sequence[R
     return [
         *_what_ran(results),
         *_best(records),
+        *_intervals([result.scores for result in results], {record.data for record in records if record.paper}),
         *_against_baselines([result.scores for result in results]),
         *_against_paper(records),
     ]
@@ -87,6 +89,18 @@ def _about(ranked: Sequence[Record]) -> str:
 
 def _figure(record: Record) -> str:
     return f"{labels.method_label(record.method)} ({wording.ours(record)})"
+
+
+def _intervals(scores: Sequence[Scores], in_paper: set[str]) -> Iterator[Sentence]:
+    """What intervals hold, for each table that the paper does not have."""
+    held: dict[str, list[str]] = {}
+    for one in scores:
+        share = one.metrics.get(f"coverage_{LEVEL}")
+        if one.data not in in_paper and share is not None and share.mean is not None:
+            held.setdefault(one.data, []).append(f"{100 * share.mean:.0f} % ({labels.method_label(one.method)})")
+    if len(held) <= MANY:
+        for data, methods in held.items():
+            yield Sentence(f"{labels.data_label(data)}: {LEVEL} % intervals hold {', '.join(methods)} of the targets.")
 
 
 def _against_baselines(scores: Sequence[Scores]) -> Iterator[Sentence]:

@@ -13,7 +13,7 @@ import mnvi
 from tools import photos
 from tools.photo_data import Photos
 from tools.photo_page import RECORDS, TABLE, page
-from tools.photo_remarks import remarks
+from tools.photo_remarks import remarks, start_remarks
 
 PARTS = ("test", "train", "textures", "digits")
 LABELS = {name: method.label for name, method in photos.METHODS.items()}
@@ -49,6 +49,18 @@ def test_times_have_a_column_once_they_are_measured() -> None:
     assert "ms a photo" not in page(records, LABELS) and "Milliseconds" not in page(records, LABELS)
     timed = page({**records, "milliseconds": {"plain": 12.34}}, LABELS)
     assert "| 12.3 |" in timed and "Milliseconds" in timed
+
+
+def head(rho: float | None, nll: float, epistemic: float) -> dict[str, Any]:
+    known = {"rho": rho, "error": 0.1, "nll": nll, "ece": 0.1, "epistemic": 0.2}
+    alone = {} if rho is None else {f"auroc_epistemic_{name}": epistemic for name in ("textures", "digits")}
+    return {**known, **{f"auroc_{name}": 0.9 for name in ("textures", "digits")}, **alone}
+
+
+def test_a_start_of_the_noise_is_praised_only_if_it_costs_nothing() -> None:
+    said = " ".join(start_remarks([head(None, 0.5, 0), head(-1, 0.5, 0.8), head(1, 0.6, 0.8)]))
+    assert "up to ρ = -1" in said and "the entropy tells foreign pictures better" in said
+    assert start_remarks([head(None, 0.5, 0), head(1, 0.6, 0.95)]) == []
 
 
 def test_tuned_noise_is_at_least_as_good_as_a_temperature_on_photographs_it_was_not_tuned_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,13 @@ def test_an_interval_holds_its_share_of_a_gaussian() -> None:
     lower, upper = prediction.interval(0.9)
     normal = torch.distributions.Normal(1.0, 2.0)
     assert float(normal.cdf(upper) - normal.cdf(lower)) == pytest.approx(0.9)
+
+
+def test_printed_predictions_are_one_line() -> None:
+    known = mnvi.training.Prediction(torch.full((4,), 0.5), torch.full((4,), 0.4), torch.full((4,), 0.1))
+    assert str(known) == "4 predictions, mean uncertainty: total 0.5, aleatoric 0.4, epistemic 0.1"
+    chosen = replace(known, refer=torch.tensor([True, False, False, False]))
+    assert str(chosen).endswith("; 1 to refer")
 
 
 def test_yes_or_no() -> None:

@@ -15,12 +15,13 @@ FILE = Path("results/variations/tiny-mnvi.json")
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """A study, and how each training was: batch size, prior variance, epochs."""
+    """A study, and how each training was: batch size, prior variance, epochs, κ."""
     enter(tmp_path, monkeypatch)
     train, calls = cell_networks.train, []
 
     def noted(cell, plan, parts, **settings):
-        calls.append((cell.experiment.batch_size, cell.hyperparameters["prior_variance"], cell.experiment.epochs))
+        it = cell.experiment
+        calls.append((it.batch_size, cell.hyperparameters["prior_variance"], it.epochs, it.kappa))
         return train(cell, plan, parts, **settings)
 
     monkeypatch.setattr(cell_networks, "train", noted)
@@ -33,15 +34,39 @@ def run(*arguments, runs="1"):
 
 
 def test_one_thing_is_changed_at_a_time(trained, capsys):
-    found = run("batch_size=8,30", "prior_variance=3.5", "epochs=1", "folds=2", runs="2")
-    (batch, prior, epochs) = trained[0]
-    expected = [(8, prior, epochs), (30, prior, epochs), (batch, 3.5, epochs), (batch, prior, 1), trained[0]]
+    found = run("batch_size=8,30", "prior_variance=3.5", "epochs=1", "kappa=0.5", "folds=2", runs="2")
+    (batch, prior, epochs, kappa) = trained[0]
+    expected = [
+        (8, prior, epochs, kappa),
+        (30, prior, epochs, kappa),
+        (batch, 3.5, epochs, kappa),
+        (batch, prior, 1, {0: 0.01, 1: 1.0}),
+        (batch, prior, epochs, {0: 0.5}),
+        trained[0],
+    ]
     assert trained[1:] == expected
-    changes = [{}, {"batch_size": 8}, {"batch_size": 30}, {"prior_variance": 3.5}, {"epochs": 1}, {"folds": 2}]
-    assert [one["changed"] for one in found] == changes
-    assert len({one["mean"] for one in found}) == 6 and all(one["std"] > 0 for one in found)
+    assert [one["changed"] for one in found] == [
+        {},
+        {"batch_size": 8},
+        {"batch_size": 30},
+        {"prior_variance": 3.5},
+        {"epochs": 1},
+        {"kappa": 0.5},
+        {"folds": 2},
+    ]
+    assert len({one["mean"] for one in found}) == 7 and all(one["std"] > 0 for one in found)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[1] == f"tiny-mnvi, batch_size 8: {found[1]['mean']:.3f} ± {found[1]['std']:.3f}"
+    assert printed[1] == (
+        f"tiny-mnvi, batch_size 8: {found[1]['mean']:.3f} ± {found[1]['std']:.3f}, "
+        f"95 % intervals hold {100 * found[1]['coverage_95']:.1f} %"
+    )
+
+
+def test_targets_are_standardised_as_in_the_study(trained):
+    """Raw targets of this size would give another likelihood than the study's."""
+    raw = run()[0]["mean"]
+    write_params(Path("params.yaml"), recipe={"targets": "standardised"})
+    assert run()[0]["mean"] != raw
 
 
 def test_a_command_run_again_trains_what_is_missing_and_then_nothing(trained):

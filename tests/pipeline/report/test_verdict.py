@@ -58,6 +58,13 @@ def test_a_network_worse_than_a_baseline_is_named():
     assert text[sentence] == "differs" and not any("least squares" in one for one in text)
 
 
+def test_tables_that_the_paper_does_not_have_get_the_share_that_intervals_hold():
+    metrics = {"log_likelihood": Score(-2.4, 0.02), "coverage_95": Score(0.946, None)}
+    text = told(scores("mnvi", 0.0, data="own", metrics=metrics), scores("dvi", 0.0, metrics=metrics))
+    held = [sentence for sentence in text if "intervals" in sentence]
+    assert held == ["own: 95 % intervals hold 95 % (MNVI) of the targets."]
+
+
 def test_where_no_cell_is_finished_those_cut_short_are_compared():
     text = told(scores("mnvi", -2.4, complete=False), scores("dvi", -2.6, complete=False))
     assert text["0 of 2 cells are finished; run in part only, as study.limits says: 2."] == "unfinished"
