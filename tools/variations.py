@@ -4,7 +4,7 @@
     python -m tools.variations wine-mnvi epochs=50,100 batch_size=64,256 prior_variance=1,100 folds=2,3 kappa=0.1,1
 
 `epochs` shortens the whole schedule, `folds` draws another assignment of rows to folds (the study's own has seed 1),
-`kappa` is the same in every epoch, and everything else is a hyperparameter of the method. The study's own setting comes
+`kappa` is the same in every epoch, `targets` are raw or standardised, and everything else is a hyperparameter of the method. The study's own setting comes
 first. Each line has the test log-likelihood and the share of targets in 95 % intervals. Figures go to
 <results>/variations/<cell>.json. The command resumes after an interruption, and starts over if settings have changed.
 """
@@ -15,7 +15,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -26,9 +26,11 @@ from pipeline.errors import StudyError
 from pipeline.names import unknown
 from pipeline.params import Cell
 from pipeline.params.method_settings import hyperparameters
+from pipeline.params.settings import TARGETS
 from pipeline.regression import cell_networks, compiling, evaluation, folds
 from pipeline.regression.predictions import judge
 from pipeline.setting_types import Count, Index, NotNegative, checked
+from pipeline.setting_types import known as one_of
 
 Variation = dict[str, Any]
 
@@ -38,7 +40,7 @@ def measured(cell: Cell, variation: Variation, runs: int) -> dict[str, Any]:
     varied, seed = _varied(cell, variation)
     table = load_table(cell.data)
     tests = [torch.tensor(rows) for rows in splits.kfold(len(table.y), len(table.tests), seed)]
-    parts = folds.test_folds(table, tests, cell.experiment.targets)
+    parts = folds.test_folds(table, tests, varied.experiment.targets)
     plan = cell_networks.plan(varied, len(parts), runs)
     trained = cell_networks.train(varied, plan, parts, compile=compiling.wanted(varied, parts, plan))
     judged = list(judge(varied, plan, parts, trained, evaluation.all_scores))
@@ -56,6 +58,8 @@ def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
         return cell, value
     if key == "epochs":
         return replace(cell, experiment=cell.experiment.shortened(value)), splits.SEED
+    if key == "targets":
+        return replace(cell, experiment=replace(cell.experiment, targets=value)), splits.SEED
     if key == "kappa":
         return replace(cell, experiment=replace(cell.experiment, kappa={0: value})), splits.SEED
     return cell.with_hyperparameters({key: value}), splits.SEED
@@ -64,7 +68,13 @@ def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
 def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
     """Turns `epochs=50,100` into one variation per value, after the one that changes nothing."""
     kappa = {"kappa": NotNegative} if cell.known_method.has_kl else {}
-    known = {"epochs": Count, "folds": Index, **kappa, **hyperparameters(cell.kind, cell.method)}
+    known = {
+        "epochs": Count,
+        "folds": Index,
+        "targets": Annotated[str, one_of(*TARGETS)],
+        **kappa,
+        **hyperparameters(cell.kind, cell.method),
+    }
     found: list[Variation] = [{}]
     for text in given:
         key, _, values = text.partition("=")
@@ -90,7 +100,9 @@ def known_before(path: Path, made_for: list[str | int]) -> list[dict[str, Any]]:
 
 
 def line(one: dict[str, Any]) -> str:
-    what = ", ".join(f"{key} {value:g}" for key, value in one["changed"].items()) or "as in the study"
+    changed = one["changed"].items()
+    what = ", ".join(f"{key} {value}" if isinstance(value, str) else f"{key} {value:g}" for key, value in changed)
+    what = what or "as in the study"
     if one["mean"] is None:
         return f"{what}: no complete run"
     deviation = "" if one["std"] is None else f" ± {one['std']:.3f}"
