@@ -4,9 +4,10 @@
     python -m tools.variations wine-mnvi epochs=50,100 batch_size=64,256 prior_variance=1,100 folds=2,3 kappa=0.1,1
 
 `epochs` shortens the whole schedule, `folds` draws another assignment of rows to folds (the study's own has seed 1),
-`kappa` is the same in every epoch, `targets` are raw or standardised, and everything else is a hyperparameter of the method. The study's own setting comes
-first. Each line has the test log-likelihood and the share of targets in 95 % intervals. Figures go to
-<results>/variations/<cell>.json. The command resumes after an interruption, and starts over if settings have changed.
+`kappa` is the same in every epoch, `targets` are raw or standardised, and everything else is a hyperparameter of the
+method. The study's own setting comes first. Each line has the test log-likelihood and the share of targets in 95 %
+intervals. Figures go to <results>/variations/<cell>.json. The command resumes after an interruption, and starts over if
+settings have changed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _varied(cell: Cell, variation: Variation) -> tuple[Cell, int]:
 def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
     """Turns `epochs=50,100` into one variation per value, after the one that changes nothing."""
     kappa = {"kappa": NotNegative} if cell.known_method.has_kl else {}
-    known = {
+    of_the_study = {"epochs": Count, "folds": Index, "targets": Annotated[str, one_of(*TARGETS)], **kappa}
+    known = {**of_the_study, **hyperparameters(cell.kind, cell.method)}
         "epochs": Count,
         "folds": Index,
         "targets": Annotated[str, one_of(*TARGETS)],
