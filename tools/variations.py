@@ -71,12 +71,6 @@ def parsed(cell: Cell, given: Sequence[str]) -> list[Variation]:
     kappa = {"kappa": NotNegative} if cell.known_method.has_kl else {}
     of_the_study = {"epochs": Count, "folds": Index, "targets": Annotated[str, one_of(*TARGETS)], **kappa}
     known = {**of_the_study, **hyperparameters(cell.kind, cell.method)}
-        "epochs": Count,
-        "folds": Index,
-        "targets": Annotated[str, one_of(*TARGETS)],
-        **kappa,
-        **hyperparameters(cell.kind, cell.method),
-    }
     found: list[Variation] = [{}]
     for text in given:
         key, _, values = text.partition("=")
