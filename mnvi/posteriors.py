@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mnvi.moments import divergence, factored, outer_products
+from mnvi.moments import divergence, factored, outer_products, position_weights
 from mnvi.moments.affine import Affine, independent_weights, multiplicative_noise, shared_variance
 from mnvi.moments.checking import check_number
 from mnvi.moments.outer_products import Factors
@@ -80,6 +80,21 @@ class Posterior(ABC):
     def output(self, layer: BayesianLayer, affine: Affine, mean: Tensor, var: Tensor | None) -> Any:
         """The layer's output: a :class:`mnvi.Gaussian` made of :meth:`moments`, which takes the same arguments."""
         return Gaussian.trusted(*self.moments(layer, affine, mean, var))
+
+    def tap_sums(
+        self, layer: BayesianLayer, affine: Affine, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> position_weights.TapSums:
+        """What the covariance between positions needs of the weights: :func:`mnvi.moments.position_weights.tap_sums`.
+
+        Args:
+            layer, affine: as in :meth:`moments`.
+            inputs, outputs: the shapes of input and output.
+        """
+        return position_weights.tap_sums(affine, inputs, outputs, layer.weight, self.weight_variance(layer))
+
+    def grown(self, var: Tensor, growth: Tensor) -> Tensor:
+        """The variances of an output times a factor; a posterior that knows ``var`` to be new may write to it."""
+        return var * growth
 
     def drawn_weight(self) -> Tensor | None:
         """The weight that stands in for the posterior inside :func:`mnvi.comparison.drawn_weights`; None elsewhere."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +14,11 @@ from torch import Tensor
 
 from mnvi.layers.base import BayesianLayer
 from mnvi.moments import factored, outer_products
-from mnvi.moments._torch import is_fused
+from mnvi.moments._torch import is_fused, is_traced, values_can_be_read
 from mnvi.moments.affine import Affine
 from mnvi.moments.one_channel import separable
 from mnvi.moments.outer_products import Factors
+from mnvi.moments.position_weights import TapSums
 from mnvi.moments.precision import full_precision, widened
 from mnvi.posteriors import MultiplicativeNoise, Posterior, Sampled, SharedMeanField
 from mnvi.values.gaussian import Gaussian
@@ -51,8 +54,33 @@ class FrozenPosterior(Posterior):
     def add_parameters(self, layer: BayesianLayer) -> None:
         """Adds none: nothing is learnt any more."""
 
+    def grown(self, var: Tensor, growth: Tensor) -> Tensor:
+        return var * growth if torch.is_grad_enabled() or is_traced() else var.mul_(growth)
+
+    def tap_sums(self, layer: BayesianLayer, affine: Affine, inputs: Sequence[int], outputs: Sequence[int]) -> TapSums:
+        """Computed once for each size of the input, as long as nobody writes to the layer's tensors.
+
+        A trace computes them: it knows no values, and its compiler joins the sums into few passes over the weights.
+        """
+        weight = layer.weight
+        if not values_can_be_read(weight) or weight.is_inference():  # such a tensor does not count what is written
+            return super().tap_sums(layer, affine, inputs, outputs)
+        sizes = () if affine.stride is None else (*inputs[1:], *outputs[1:])
+        tensors = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+        key = (affine, sizes, *((tensor.data_ptr(), tensor._version) for tensor in tensors))
+        kept = _TAP_SUMS.get(layer)
+        if kept is None or kept[0] != key:
+            with torch.inference_mode(False), torch.no_grad():
+                kept = key, super().tap_sums(layer, affine, inputs, outputs)
+            _TAP_SUMS[layer] = kept
+        return kept[1]
+
     def kl_divergence(self, layer: BayesianLayer) -> Tensor:
         raise TypeError("kl_divergence: a model optimised for inference has no priors; use the model it was made from")
+
+
+# What layers keep, beside them: pickles and copies of a layer need not hold it.
+_TAP_SUMS: WeakKeyDictionary[BayesianLayer, tuple[Any, TapSums]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)

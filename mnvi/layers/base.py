@@ -131,11 +131,12 @@ class BayesianLayer(nn.Module):
         picked = None
         if isinstance(x, Gaussian) and shared is not None and x.picked is not None and x.picked.of is mean:
             picked = x.picked.rows
-        spreads = self.weight_variance(), self.bias_variance()
-        out.shared = position_weights.through_weights(
-            affine, mean, var, shared, self.weight, *spreads, out.shape, picked
+        sums = self.posterior.tap_sums(self, affine, mean.shape, out.shape)
+        through = position_weights.through_weights(
+            affine, mean, var, shared, sums, self.bias_variance(), out.shape, picked
         )
-        return out
+        grown = out.var if through.growth is None else self.posterior.grown(out.var, through.growth)
+        return Gaussian.trusted(out.mean, grown, through.shared)
 
     def weight_variance(self) -> Tensor:
         """Posterior variance of every weight, in the shape of ``weight``."""

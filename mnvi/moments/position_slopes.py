@@ -77,7 +77,7 @@ def _through_slope(c: Tensor, mean: Tensor, var: Tensor, slope: Tensor, curvatur
     """[batch, channels], from c of this shape and moments [batch, positions, channels]."""
     count = mean.shape[1]
     pairs = max(count * (count - 1), 1)
-    some = mean[..., :: -(-mean.shape[2] // _CHANNELS)]
+    some = mean[..., :: -(-mean.shape[2] // _CHANNELS)].contiguous()  # without gaps one call multiplies all matrices
     similar = torch.bmm(some, some.mT)  # [batch, positions, positions]
     trace = similar.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
     itself, pair = trace / count, (similar.sum((1, 2), keepdim=True) - trace) / pairs

@@ -15,12 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnvi.moments import position_slopes, positions
+from mnvi.moments import position_slopes, position_weights, positions
 from mnvi.moments._torch import NATIVE_FUNCTIONS, is_compiling
+from mnvi.moments.affine import Affine
 from mnvi.moments.normal import SMALLEST_VARIANCE
 from mnvi.moments.position_rows import position_dims, some_positions
 from mnvi.moments.precision import widened
 from mnvi.rules.fallbacks import fell_back
+from mnvi.rules.known_weights import CONVOLUTIONS
 from mnvi.rules.operands import named_dims
 from mnvi.rules.options import current
 from mnvi.rules.table import RULES, RuleTable, every, name_of
@@ -298,6 +300,37 @@ def _linear(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, 
     return with_shared(result, F.linear(x.shared, weight.to(x.shared.dtype).square()))
 
 
+def _convolution(*names: str) -> Rule:
+    """For convolutions with known weights, whose arguments have these names after input, weight and bias."""
+
+    def rule(result: Gaussian, handler: Callable, args: tuple, kwargs: dict[str, Any]) -> Gaussian:
+        given = {**dict(zip(("input", "weight", "bias", *names), args, strict=False)), **kwargs}
+        x, weight = given["input"], given["weight"]
+        affine = _geometry(given, weight.shape[2:], transposed="output_padding" in names)
+        dims = position_weights.layer_positions(affine, x.dim())
+        if any(x.shared.shape[d] != 1 for d in dims):
+            return result
+        sums = position_weights.tap_sums(affine, x.shape, result.shape, weight, torch.zeros_like(weight))
+        through = position_weights.through_weights(affine, x.mean, x.var, x.shared, sums, None, result.shape)
+        grown = result.var if through.growth is None else result.var * through.growth
+        return with_shared(_replaced(result, grown), through.shared)
+
+    return rule
+
+
+def _geometry(given: dict[str, Any], kernel: Sequence[int], transposed: bool) -> Affine:
+    def sizes(name: str, default: int) -> tuple[int, ...]:
+        value = given.get(name, default)
+        return (value,) * len(kernel) if isinstance(value, int) else tuple(value) * (len(kernel) // len(value))
+
+    dilation, padding = sizes("dilation", 1), given.get("padding", 0)
+    if isinstance(padding, str):  # only what comes before the input counts; what follows shows in the output's size
+        same = tuple(step * (size - 1) // 2 for step, size in zip(dilation, kernel, strict=True))
+        given = {**given, "padding": same if padding == "same" else 0}
+    spare = sizes("output_padding", 0)
+    return Affine(sizes("stride", 1), sizes("padding", 0), dilation, transposed, spare, given.get("groups", 1))
+
+
 def register(rule: Rule, *functions: Callable) -> None:
     SHARED.rule(*functions)(rule)
 
@@ -316,6 +349,11 @@ register(_normalised(_in_groups), F.group_norm, torch.group_norm)
 register(_normalised(_in_instances), F.instance_norm)
 register(_matmul, *every("matmul"), Tensor.__matmul__)
 register(_linear, F.linear)
+for _function in CONVOLUTIONS:
+    _last = ["dilation", "groups"]
+    if "transpose" in _function.__name__:
+        _last = ["output_padding", "groups", "dilation"]
+    register(_convolution("stride", "padding", *_last), _function)
 register(_mean_or_sum, *every("mean", "sum"))
 register(_add, *every("add", "sub", "subtract"))
 register(_keep, *every("neg", "negative"))

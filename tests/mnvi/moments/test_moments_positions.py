@@ -2,13 +2,14 @@
 
 import itertools
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from mnvi.moments import position_slopes, position_weights, positions
-from mnvi.moments.affine import Affine
+from mnvi.moments.affine import Affine, independent_weights
 
 # name: (linear operation, shape of the weight, shape of one input)
 GEOMETRIES = {
@@ -57,12 +58,20 @@ def _by_unit(affine: Affine, out: Tensor) -> Tensor:
     return out.transpose(1, 2) if affine.stride is None else out.flatten(2)
 
 
-def _case(name: str, correlation: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The covariance found, the mean over pairs by definition, and the mean variance."""
+class Case(NamedTuple):
+    """One value for each unit of the output."""
+
+    covariance: Tensor  # found
+    expected_covariance: Tensor  # the mean over pairs of positions, by definition
+    variance: Tensor  # found, the mean over positions
+    expected_variance: Tensor
+
+
+def _case(name: str, correlation: float | None, noise: float = 1.0) -> Case:
     affine, weight_shape, input_shape = GEOMETRIES[name]
     generator = torch.Generator().manual_seed(0)
     weight, spread = (torch.randn(weight_shape, generator=generator).double() for _ in range(2))
-    spread = spread.square()
+    spread = noise * spread.square()
     x = torch.randn(input_shape, generator=generator).double()
     if math.prod(weight_shape[2:]) > 1:  # the same for all taps
         x = x.flatten(1)[:, :1].view(-1, *[1] * (x.dim() - 1)).expand(input_shape).clone()
@@ -76,37 +85,77 @@ def _case(name: str, correlation: float | None) -> tuple[Tensor, Tensor, Tensor]
         shared = torch.full_like(units, 0.3 * correlation)[None]
     expected = by_definition(affine, x, covariance, weight, spread)
     variance = expected.diagonal(dim1=1, dim2=2)
-    out = affine(x[None], weight)
-    found = position_weights.through_weights(affine, x[None], var, shared, weight, spread, None, out.shape)
+    mean, alone = independent_weights(affine, x[None], var, weight, None, spread, None)
+    sums = position_weights.tap_sums(affine, x[None].shape, mean.shape, weight, spread)
+    found = position_weights.through_weights(affine, x[None], var, shared, sums, None, mean.shape)
     count = variance.shape[1]
-    assert found.dim() == out.dim()
-    return found.flatten(), (expected.sum((1, 2)) - variance.sum(1)) / (count * (count - 1)), variance.mean(1)
+    assert found.shared.dim() == mean.dim()
+    grown = alone if found.growth is None else alone * found.growth
+    return Case(
+        found.shared.flatten(),
+        (expected.sum((1, 2)) - variance.sum(1)) / (count * (count - 1)),
+        _by_unit(affine, grown)[0].mean(1),
+        variance.mean(1),
+    )
 
 
 @pytest.mark.parametrize("name", ["linear", "pointwise"])
 def test_the_covariance_for_a_known_input_is_exact_without_windows(name):
-    found, expected, _ = _case(name, None)
-    torch.testing.assert_close(found, expected)
+    case = _case(name, None)
+    torch.testing.assert_close(case.covariance, case.expected_covariance)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_the_covariance_for_a_known_input_differs_at_borders_alone(name):
-    found, expected, variance = _case(name, None)
-    assert ((found - expected).abs() < 0.03 * variance).all()
+    case = _case(name, None)
+    assert ((case.covariance - case.expected_covariance).abs() < 0.03 * case.expected_variance).all()
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", ["linear", "pointwise"])
 def test_the_covariance_for_a_random_input_is_exact_without_windows(name, correlation):
-    found, expected, _ = _case(name, correlation)
-    torch.testing.assert_close(found, expected)
+    case = _case(name, correlation)
+    torch.testing.assert_close(case.covariance, case.expected_covariance)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_the_covariance_for_a_random_input_differs_at_borders_alone(name, correlation):
-    found, expected, variance = _case(name, correlation)
-    assert ((found - expected).abs() < 0.03 * variance).all()
+    case = _case(name, correlation)
+    assert ((case.covariance - case.expected_covariance).abs() < 0.03 * case.expected_variance).all()
+
+
+@pytest.mark.parametrize("correlation", [None, 0.0, 0.5, 1.0, -0.005])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_mean_variance_is_exact(name, correlation):
+    case = _case(name, correlation)
+    torch.testing.assert_close(case.variance, case.expected_variance)
+
+
+def _grown(weight: Tensor, spread: Tensor, correlation: float, size: int = 6) -> tuple[Tensor, Tensor]:
+    """Variances of one channel's outputs under a kernel of this weight, and what the weights' noise alone gives."""
+    affine = Affine((1,), (0,), (1,), False, (0,), 1)
+    x, var = torch.ones(1, 1, size).double(), torch.full((1, 1, size), 0.3).double()
+    mean, alone = independent_weights(affine, x, var, weight, None, spread, None)
+    sums = position_weights.tap_sums(affine, x.shape, mean.shape, weight, spread)
+    shared = torch.full((1, 1, 1), 0.3 * correlation).double()
+    growth = position_weights.through_weights(affine, x, var, shared, sums, None, mean.shape).growth
+    return alone * growth, affine(x.square() + var, spread)
+
+
+def test_an_error_that_all_taps_share_leaves_the_noise_alone_where_they_cancel():
+    weight = torch.tensor([[[1.0, -2.0, 1.0]]]).double()
+    torch.testing.assert_close(*_grown(weight, torch.full_like(weight, 0.1), 1.0))
+
+
+@pytest.mark.parametrize("correlation", [-3.0, -0.2, 2.0])  # 6 values have one between -0.2 and 1
+@pytest.mark.parametrize("weight", [[1.0, -2.0, 1.0], [1.0, 1.0, 1.0]])
+def test_no_covariance_takes_more_than_the_known_part_of_a_variance(weight, correlation):
+    kernel = torch.tensor([[weight]]).double()
+    found, noise = _grown(kernel, torch.full_like(kernel, 0.1), correlation)
+    assert (found > noise - 1e-12).all()
+    without, _ = _grown(kernel, torch.zeros_like(kernel), correlation)
+    assert (without >= 0).all()
 
 
 def test_reshaping_keeps_positions_apart_from_channels():

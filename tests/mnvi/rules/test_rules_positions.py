@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import mnvi
+from mnvi.moments import position_weights
 from mnvi.rules.fallbacks import listening
 
 POSTERIORS = {
@@ -68,10 +69,13 @@ def test_the_default_stays_independent():
     assert model(images()).shared is None
 
 
-def test_a_network_without_averages_does_not_change():
+def test_a_network_that_adds_no_positions_of_a_channel_does_not_change():
+    """Neither an average nor a kernel sees two random entries of one channel."""
     torch.manual_seed(0)
-    net = mnvi.convert(mnvi.models.lenet(), POSTERIORS["multiplicative"]).eval()
-    x = torch.rand(2, 1, 28, 28)
+    plain = nn.Sequential(
+        nn.Conv2d(2, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(200, 3)
+    )
+    net, x = mnvi.convert(plain, POSTERIORS["multiplicative"]).eval(), images()
     with torch.no_grad():
         out = net(x)
         with mnvi.options(spatial="shared_weights"):
@@ -190,6 +194,64 @@ def test_the_variance_of_averages_agrees_with_samples(name):
     assert ((out.var / expected - 1).abs() < 5 * (2 / 5000) ** 0.5).all()
 
 
+# name: (layer, shape of the input)
+CONVOLUTIONS = {
+    "conv1d": (nn.Conv1d(3, 4, 5, padding=2), (2, 3, 9)),
+    "conv2d": (nn.Conv2d(3, 4, 3), (2, 3, 5, 5)),
+    "padded": (nn.Conv2d(3, 4, 3, padding=1), (2, 3, 4, 4)),
+    "strided": (nn.Conv2d(3, 4, 3, stride=2, padding=1), (2, 3, 6, 6)),
+    "dilated": (nn.Conv2d(3, 4, 3, dilation=2), (2, 3, 7, 7)),
+    "in groups": (nn.Conv2d(4, 6, 3, groups=2, padding=1), (2, 4, 5, 5)),
+    "conv3d": (nn.Conv3d(2, 3, 2), (2, 2, 3, 3, 3)),
+    "circular": (nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), (2, 3, 4, 4)),
+    "transposed": (nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1), (2, 3, 4, 4)),
+    "transposed in groups": (nn.ConvTranspose1d(4, 4, 4, stride=2, groups=2), (2, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_the_variance_of_convolutions_agrees_with_sampled_weights(name):
+    torch.manual_seed(0)
+    plain, shape = CONVOLUTIONS[name]
+    plain = copy.deepcopy(plain).double()
+    with torch.no_grad():
+        plain.weight.add_(0.1)  # taps that point the same way, as trained ones do
+    layer = mnvi.convert(nn.Sequential(plain), POSTERIORS["multiplicative"]).double()[0]
+    x = shared_value(*shape, positions=tuple(range(2, len(shape))))
+    num_samples = 4000
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        out, independent = layer(x), mnvi.Gaussian(x.mean, x.var)
+        alone = layer(independent).var.mean((0, *range(2, len(shape))))
+        weight, std = layer.weight.clone(), layer.weight_variance().sqrt()
+        outs = []
+        for sample in drawn(x, num_samples):
+            plain.weight.copy_(weight + std * torch.randn_like(weight))
+            outs.append(plain(sample))
+    # Positions of an image go together, images do not: 2 * 4000 values for each channel.
+    dims = (0, *range(2, len(shape)))
+    found, expected = out.var.mean(dims), torch.stack(outs).var(0).mean(dims)
+    error = (2 / (2 * num_samples)) ** 0.5
+    assert ((found / expected - 1).abs() < 4 * error).all()
+    assert ((alone / expected - 1).abs() > 4 * error).any()
+
+
+@pytest.mark.parametrize("name", [*CONVOLUTIONS, "as large as the input"])
+def test_known_kernels_agree_with_samples(name):
+    torch.manual_seed(0)
+    same = nn.Conv2d(3, 4, (3, 5), padding="same"), (2, 3, 6, 5)
+    plain, shape = {**CONVOLUTIONS, "as large as the input": same}[name]
+    plain = copy.deepcopy(plain).double()
+    dims = tuple(range(2, len(shape)))
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        plain.weight.add_(0.1)
+        out = plain(shared_value(*shape, positions=dims))
+        samples = torch.stack([plain(sample) for sample in drawn(shared_value(*shape, positions=dims), 4000)])
+    found, expected = (v.mean(dims) for v in (out.var, samples.var(0)))
+    assert ((found / expected - 1).abs() < 4 * (2 / 4000) ** 0.5).all()
+    # a covariance has the error of a variance; the rule is approximate at borders
+    assert abs(out.shared.mean() / covariance(samples, dims).mean() - 1) < 0.1
+
+
 @pytest.mark.parametrize("name", AVERAGES)
 def test_variances_of_averages_are_never_negative(name):
     x = shared_value(2, 3, 4, 4, positions=(2, 3), correlation=-0.3)  # no 16 values can have this
@@ -297,6 +359,30 @@ def test_optimised_networks_keep_the_covariance(variance):
     with torch.no_grad(), mnvi.options(spatial="shared_weights"):
         torch.testing.assert_close(fast(x).var, model(x).var)
         assert (fast(x).var > 0).all()
+
+
+def test_optimised_networks_follow_changes_of_size_and_weights():
+    """What they keep of their weights belongs to one size of the input and to these weights."""
+    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval(), images()
+    fast, larger = mnvi.optimize_for_inference(model, compile=False), images(16)
+    with torch.no_grad(), mnvi.options(spatial="shared_weights"):
+        for size in (x, larger, x):
+            torch.testing.assert_close(fast(size).var, model(size).var)
+        for layer in mnvi.bayesian_layers(model):
+            layer.weight.mul_(1.2)
+        fast.load_state_dict(mnvi.optimize_for_inference(model, compile=False).state_dict())
+        torch.testing.assert_close(fast(x).var, model(x).var)
+
+
+def test_optimised_networks_sum_their_weights_once(monkeypatch):
+    model, x = mnvi.convert(all_convolutional(), POSTERIORS["multiplicative"]).eval(), images()
+    fast, compute, computed = mnvi.optimize_for_inference(model, compile=False), position_weights.tap_sums, []
+    monkeypatch.setattr(position_weights, "tap_sums", lambda *args: computed.append(args) or compute(*args))
+    with mnvi.options(spatial="shared_weights"):
+        with torch.inference_mode():
+            fast(x)
+        fast(x.requires_grad_()).var.sum().backward()  # what inference mode made is no obstacle
+    assert len(computed) == len(mnvi.bayesian_layers(model))
 
 
 def test_factored_variances_have_the_covariance_of_exact_ones():
