@@ -3,8 +3,9 @@
     python -m benchmarks.positions                       # all rows; writes benchmarks/results/positions.json
     python -m benchmarks.positions --models resnet20 --rounds 3    # a part of them, beside those already there
 
-Both settings run in turn on one thread; a figure is the median over rounds of the ratio of CPU times, which other
-processes disturb less than the clock. ``--page`` writes the table into docs/speed.md.
+Networks predict as :func:`mnvi.optimize_for_inference` returns them. Both settings run in turn on one thread; a figure
+is the median over rounds of the ratio of CPU times, which other processes disturb less than the clock. ``--page``
+writes the table into docs/speed.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def step_of(model: str, mode: str, quantity: str, setting: Any, batch: int) -> C
         return elbo(net(x), y, mnvi.kl_divergence(net)).loss
 
     if quantity == "inference":
-        predict = mnvi.optimize_for_inference(net.eval()) if mode == "compiled" else net.eval()
+        predict = mnvi.optimize_for_inference(net.eval(), compile=mode == "compiled")
     else:
         run = torch.compile(loss) if mode == "compiled" else loss
 

@@ -94,7 +94,7 @@ class Posterior(ABC):
 
     def grown(self, var: Tensor, growth: Tensor) -> Tensor:
         """The variances of an output times a factor; a posterior that knows ``var`` to be new may write to it."""
-        return var * growth
+        return position_weights.grow(var, growth)
 
     def drawn_weight(self) -> Tensor | None:
         """The weight that stands in for the posterior inside :func:`mnvi.comparison.drawn_weights`; None elsewhere."""

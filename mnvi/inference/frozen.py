@@ -55,7 +55,7 @@ class FrozenPosterior(Posterior):
         """Adds none: nothing is learnt any more."""
 
     def grown(self, var: Tensor, growth: Tensor) -> Tensor:
-        return var * growth if torch.is_grad_enabled() or is_traced() else var.mul_(growth)
+        return super().grown(var, growth) if torch.is_grad_enabled() or is_traced() else var.mul_(growth)
 
     def tap_sums(self, layer: BayesianLayer, affine: Affine, inputs: Sequence[int], outputs: Sequence[int]) -> TapSums:
         """Computed once for each size of the input, as long as nobody writes to the layer's tensors.

@@ -104,6 +104,13 @@ class BayesianLayer(nn.Module):
         self._check(x, affine.channel_dim)
         return affine, x
 
+    def unpadded(self, affine: Affine, x: Tensor | Gaussian, input: Any) -> tuple[Affine, Tensor | Gaussian]:
+        """What :meth:`prepared` returned, or the same map of the input before zeros were put around it.
+
+        The covariance between positions is that of the input alone.
+        """
+        return affine, x
+
     def forward(self, input: Any, *settings: Any) -> Any:
         affine, x = self.prepared(input, *settings)
         self._check_copies(affine, x)
@@ -111,7 +118,7 @@ class BayesianLayer(nn.Module):
         out = self.posterior.output(self, affine, mean, var)
         if current().spatial == "independent" or not isinstance(out, Gaussian):
             return out
-        return self._with_shared(out, affine, x)
+        return self._with_shared(out, *self.unpadded(affine, x, input))
 
     def _check_copies(self, affine: Affine, x: Tensor | Gaussian) -> None:
         """Warn if the layer adds copies of one random entry."""

@@ -9,6 +9,7 @@ one sign are the worst case: for five ones, replicated, the variance of the firs
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import torch.nn.functional as F
@@ -56,6 +57,12 @@ class _ForwardConvolution(_Convolution):
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
             x = F.pad(cast(Tensor, x), self._reversed_padding_repeated_twice, mode)
         return affine, x
+
+    def unpadded(self, affine: Affine, x: Tensor | Gaussian, input: Any) -> tuple[Affine, Tensor | Gaussian]:
+        if not isinstance(self.padding, str) or self.padding_mode != "zeros":
+            return affine, x
+        before = tuple(reversed(self._reversed_padding_repeated_twice[::2]))
+        return replace(affine, padding=before), input
 
 
 class _TransposedConvolution(_Convolution, ConvTransposeNd):

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -147,6 +147,35 @@ def through_weights(
             added = operation(shared, sums.pairs.pairs)
             growth = (1 + added / alone.clamp(min=SMALLEST_VARIANCE)).clamp(min=0)  # rounding alone is below 0
         return Through(total, growth)
+
+
+def grow(var: Tensor, growth: Tensor) -> Tensor:
+    """Variances times :attr:`Through.growth`; what is kept for the gradient is the result, which others keep too.
+
+    Example:
+        >>> import torch
+        >>> grow(torch.ones(1, 1, 2), torch.full((1, 1, 1), 3.0))
+        tensor([[[3., 3.]]])
+    """
+    if torch.is_grad_enabled() and not is_traced() and (var.requires_grad or growth.requires_grad):
+        grown: Tensor = _Grow.apply(var, growth)
+        return grown
+    return var * growth
+
+
+class _Grow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, var: Tensor, growth: Tensor) -> Tensor:
+        out = var * growth
+        ctx.save_for_backward(out, growth)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        out, growth = ctx.saved_tensors
+        to_var, to_growth = ctx.needs_input_grad
+        by_growth = (grad * out).sum_to_size(growth.shape) / growth.clamp(min=SMALLEST_VARIANCE) if to_growth else None
+        return grad * growth if to_var else None, by_growth
 
 
 def tap_sums(affine: Affine, inputs: Sequence[int], outputs: Sequence[int], weight: Tensor, spread: Tensor) -> TapSums:

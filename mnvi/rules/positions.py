@@ -312,7 +312,7 @@ def _convolution(*names: str) -> Rule:
             return result
         sums = position_weights.tap_sums(affine, x.shape, result.shape, weight, torch.zeros_like(weight))
         through = position_weights.through_weights(affine, x.mean, x.var, x.shared, sums, None, result.shape)
-        grown = result.var if through.growth is None else result.var * through.growth
+        grown = result.var if through.growth is None else position_weights.grow(result.var, through.growth)
         return with_shared(_replaced(result, grown), through.shared)
 
     return rule

@@ -158,6 +158,15 @@ def test_no_covariance_takes_more_than_the_known_part_of_a_variance(weight, corr
     assert (without >= 0).all()
 
 
+def test_gradients_of_grown_variances_agree_with_differences():
+    generator = torch.Generator().manual_seed(0)
+    var, growth = (torch.rand(shape, generator=generator).double() + 0.1 for shape in [(2, 3, 4), (2, 3, 1)])
+    for value in (var, growth):
+        value.requires_grad_()
+    assert torch.autograd.gradcheck(position_weights.grow, (var, growth))
+    assert torch.autograd.gradgradcheck(position_weights.grow, (var, growth))
+
+
 def test_reshaping_keeps_positions_apart_from_channels():
     shared = torch.arange(6.0).view(2, 3, 1, 1)
     for after in [(2, 3, 20), (2, 3, 1, 20), (2, 3, 2, 2, 5), (6, 20), (2, 1, 3, 4, 5)]:
