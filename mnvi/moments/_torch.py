@@ -94,6 +94,7 @@ PRIVATE_ATTRIBUTES = {
     "_unsafe_view": "an operator that graphs have",
     "_validate_args": "whether a distribution checks its arguments: torch's own subclasses read it",
     "_validate_sample": "what Distribution.log_prob calls to check its argument",
+    "_version": "of a tensor: how often it was written to, so that what was computed from it can be kept until then",
 }
 """The attributes of torch's classes that other modules of the library use or override, with the reason of each."""
 

@@ -299,6 +299,15 @@ def test_elementwise_functions_agree_with_samples(function):
     assert abs(out.shared.mean() / expected.mean() - 1) < 0.1
 
 
+@pytest.mark.parametrize("function", [nn.SiLU(), nn.Mish(), nn.Softplus(), nn.Sigmoid(), nn.Tanh()], ids=str)
+def test_tables_give_the_covariance_of_integrals(function):
+    """float32 reads expectations from tables, and their slopes are differences of what it reads."""
+    exact = shared_value(2, 8, 5, 5, positions=(2, 3), correlation=0.6)
+    tabulated = mnvi.Gaussian.trusted(exact.mean.float(), exact.var.float(), exact.shared.float())
+    with mnvi.options(spatial="shared_weights"):
+        torch.testing.assert_close(function(tabulated).shared.double(), function(exact).shared, rtol=1e-3, atol=1e-5)
+
+
 def test_channels_that_drop_out_as_a_whole_covary():
     torch.manual_seed(0)
     x = shared_value(2, 3, 4, 4, positions=(2, 3))
