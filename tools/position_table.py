@@ -28,6 +28,8 @@ and outputs, for noise of ρ = −7, −5 and −3, or for the noise that the ne
 | --- | --- | --- | --- | --- | --- | --- |
 """
 _TRAINING = """
+What is missing after training is the covariance between channels: [trust.md](trust.md) says how much it is.
+
 ## Trained with each setting
 
 Networks that end in average pooling, trained on digits 0 to 7 of scikit-learn's with MNVI and one setting, and
