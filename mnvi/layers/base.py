@@ -142,8 +142,10 @@ class BayesianLayer(nn.Module):
         through = position_weights.through_weights(
             affine, mean, var, shared, sums, self.bias_variance(), out.shape, picked
         )
-        grown = out.var if through.growth is None else self.posterior.grown(out.var, through.growth)
-        return Gaussian.trusted(out.mean, grown, through.shared)
+        if through.growth is not None:
+            out = Gaussian.trusted(out.mean, self.posterior.grown(out.var, through.growth))
+        out.shared = through.shared
+        return out
 
     def weight_variance(self) -> Tensor:
         """Posterior variance of every weight, in the shape of ``weight``."""
