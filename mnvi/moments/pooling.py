@@ -96,8 +96,10 @@ def _relu_of_winners(mean: Tensor, var: Tensor, floor: float, kernel: tuple[int,
         entries = zip(*(winners.tiles(values, kernel, first) for values in (mean, var)), strict=True)
         place = winners.winning_places([relu(m, v, floor)[0] for m, v in entries])
     winner_mean, winner_var = (winners.winners(values, place, kernel, first) for values in (mean, var))
-    expectation, variance = relu(winner_mean, winner_var, floor)
-    return (expectation.movedim(-1, 1), variance.movedim(-1, 1)) if moved else (expectation, variance)
+    positions = [size // side for size, side in zip(mean.shape[first:], kernel, strict=False)]
+    moments = (moment.unflatten(first, positions) for moment in relu(winner_mean, winner_var, floor))
+    expectation, variance = (moment.movedim(-1, 1) if moved else moment for moment in moments)
+    return expectation, variance
 
 
 def _tiling(

@@ -15,6 +15,9 @@ from mnvi.moments.one_channel import stored
 def tiles(values: Tensor, kernel: tuple[int, ...], first: int) -> list[Tensor]:
     """The entries at each place of the windows, in row-major order.
 
+    Their positions are one dimension: the compiler takes dimension 1 of any four for channels, and would lay images
+    whose channels come last out in an order that it then transposes.
+
     Args:
         values: a tensor whose pooled dimensions are multiples of the windows' sides.
         kernel: the sides of a window; windows neither overlap nor leave gaps.
@@ -32,7 +35,7 @@ def tiles(values: Tensor, kernel: tuple[int, ...], first: int) -> list[Tensor]:
         index: list[Any] = [slice(None)] * first
         for i in place:
             index += [slice(None), i]
-        found.append(values[tuple(index)])
+        found.append(values[tuple(index)].flatten(first, first + len(kernel) - 1))
     return found
 
 
@@ -56,7 +59,8 @@ def winners(values: Tensor, place: Tensor, kernel: tuple[int, ...], first: int) 
 
     Args:
         values, kernel, first: as in :func:`tiles`.
-        place: a number for each window, from :func:`winning_places`.
+        place: a number for each window, from :func:`winning_places`. It and the result have one dimension for the
+            positions.
 
     Example:
         >>> import torch
@@ -87,9 +91,8 @@ class _Winners(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (place,) = ctx.saved_tensors
         kernel: tuple[int, ...] = ctx.kernel
-        for d in reversed(range(len(kernel))):
-            axis = ctx.first + d + 1
-            grad, place = grad.unsqueeze(axis), place.unsqueeze(axis)
+        apart = [size for d, side in enumerate(kernel) for size in (ctx.shape[ctx.first + d] // side, 1)]
+        grad, place = (values.unflatten(ctx.first, apart) for values in (grad, place))
         sides = [size for side in kernel for size in (1, side)]
         after = len(ctx.shape) - ctx.first - len(kernel)
         codes = torch.arange(math.prod(kernel), device=grad.device).view(*sides, *(1,) * after)

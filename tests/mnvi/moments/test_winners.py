@@ -17,7 +17,7 @@ def test_winners_and_their_gradients_are_those_of_torchs_pooling(last: bool) -> 
     grad = torch.randn_like(expected)
     values, first = (x.movedim(1, -1), 1) if last else (x, 2)
     place = winning_places(tiles(values.detach(), (2, 3), first))
-    found = winners(values, place, (2, 3), first)
+    found = winners(values, place, (2, 3), first).unflatten(first, (2, 3))  # positions are one dimension
     found = found.movedim(-1, 1) if last else found
     assert torch.equal(found, expected)
     assert torch.equal(*(torch.autograd.grad(out, x, grad)[0] for out in (found, expected)))
