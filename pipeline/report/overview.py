@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import mean
 
 from pipeline.report import labels, paper, wording
 from pipeline.report.markdown import line
 from pipeline.report.tables import Record
 
-IMAGES = "mnist"  # the paper's smallest set of images, on which all methods ran to the end
-METRICS = ("misclassification", "nll", "ece", "auroc_fashion_mnist", "parameters")
 NOTHING = "Not run here.\n"
 
 
-def summary(records: Sequence[Record]) -> str:
-    """One row per method with what ran to the end on :data:`IMAGES`; the paper's figures in brackets."""
-    shown = _finished(records)
+@dataclass(frozen=True)
+class Excerpt:
+    """The part of Table 2 that a small table shows: one network on one set of images, and some metrics."""
+
+    data: str
+    network: str
+    metrics: tuple[str, ...]
+
+
+MNIST = Excerpt("mnist", "lenet", ("misclassification", "nll", "ece", "auroc_fashion_mnist", "parameters"))
+CIFAR = Excerpt("cifar10", "resnet20", ("misclassification", "nll", "ece", "aumrc", "auroc_cifar100"))
+
+
+def summary(records: Sequence[Record], excerpt: Excerpt) -> str:
+    """One row per method with what ran to the end; the paper's figures in brackets."""
+    shown = _finished(records, excerpt)
     if not shown:
         return NOTHING
-    metrics = [name for name in METRICS if any(record.metric == name for record in shown)]
-    table = [["method", "runs", *(labels.label(IMAGES, name) for name in metrics)]]
+    metrics = [name for name in excerpt.metrics if any(record.metric == name for record in shown)]
+    table = [["method", "runs", *(labels.label(excerpt.data, name) for name in metrics)]]
     for method in _methods(shown):
         found = {record.metric: record for record in shown if record.method == method}
         runs = max(record.runs for record in found.values())
@@ -29,14 +41,14 @@ def summary(records: Sequence[Record]) -> str:
 
 
 def comparison(table_1: Sequence[Record], table_2: Sequence[Record]) -> str:
-    """One row per method: the mean log-likelihood over the paper's tables, and the figures on :data:`IMAGES`."""
-    images = _finished(table_2)
+    """One row per method: the mean log-likelihood over the paper's tables, and the figures on MNIST."""
+    images = _finished(table_2, MNIST)
     tables = [record for record in table_1 if record.metric == "log_likelihood" and record.data in paper.DATA_1]
     tables = [record for record in tables if record.complete and record.mean is not None and not record.variant]
     if not images and not tables:
         return NOTHING
     metrics = ("nll", "ece", "auroc_fashion_mnist", "parameters")
-    heads = [f"{labels.label(IMAGES, name)}, {labels.data_label(IMAGES)}" for name in metrics]
+    heads = [f"{labels.label(MNIST.data, name)}, {labels.data_label(MNIST.data)}" for name in metrics]
     table = [["method", f"mean log-likelihood, {len(paper.DATA_1)} tables", *heads]]
     for method in _methods([*tables, *images]):
         likelihoods = [record.mean for record in tables if record.method == method and record.mean is not None]
@@ -47,8 +59,9 @@ def comparison(table_1: Sequence[Record], table_2: Sequence[Record]) -> str:
     return _written(table)
 
 
-def _finished(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.data == IMAGES and record.ran and record.complete]
+def _finished(records: Sequence[Record], excerpt: Excerpt) -> list[Record]:
+    wanted = excerpt.data, excerpt.network
+    return [one for one in records if (one.data, one.network) == wanted and one.ran and one.complete]
 
 
 def _methods(records: Sequence[Record]) -> list[str]:

@@ -77,7 +77,8 @@ def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
     written = {
         "table1": markdown.table_1(table_1),
         "table2": markdown.table_2(table_2),
-        "summary": overview.summary(table_2),
+        "summary": overview.summary(table_2, overview.MNIST),
+        "summary_cifar": overview.summary(table_2, overview.CIFAR),
         "methods": overview.comparison(table_1, table_2),
         "searches": markdown.searches(searches),
     }

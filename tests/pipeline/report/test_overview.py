@@ -18,10 +18,20 @@ def images(method: str, complete: bool = True) -> Scores:
 
 
 def test_summary_has_a_row_for_each_method_that_ran_to_the_end():
-    text = overview.summary(tables.table_2([images("mnvi"), images("mfvi", complete=False)]))
+    records = tables.table_2([images("mnvi"), images("mfvi", complete=False)])
+    text = overview.summary(records, overview.MNIST)
     lines = text.splitlines()
     assert lines[0] == "| method | runs | NLL |" and len(lines) == 3
     assert lines[2] == "| MNVI | 4 | 0.0200 ± 0.0010 (0.0177 ± 0.0008) |"
+
+
+def test_summary_of_one_network_leaves_out_the_others():
+    metrics = {"nll": Score(0.3, None), "aumrc": Score(0.01, None)}
+    place = "classification", "cifar10", "resnet20-cifar10", "resnet20", "temperature"
+    small = Scores("resnet20-cifar10-temperature", *place, True, 1, None, metrics=metrics)
+    text = overview.summary(tables.table_2([images("mnvi"), small]), overview.CIFAR)
+    head, _, *rows = text.splitlines()
+    assert head == "| method | runs | NLL | AUMRC |" and len(rows) == 1 and "0.3000" in rows[0]
 
 
 def test_comparison_averages_only_over_all_tables():
@@ -34,4 +44,5 @@ def test_comparison_averages_only_over_all_tables():
 
 
 def test_without_results_the_tables_say_so():
-    assert overview.summary(tables.table_2([])) == overview.comparison(tables.table_1([]), []) == "Not run here.\n"
+    nothing = overview.summary(tables.table_2([]), overview.MNIST), overview.comparison(tables.table_1([]), [])
+    assert nothing == ("Not run here.\n", "Not run here.\n")
