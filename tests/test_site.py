@@ -110,7 +110,7 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
     x, y = torch.randn(96, 4), torch.randint(3, (96,))
     net = torch.nn.Sequential(torch.nn.Linear(4, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
     names = {"net": net, "images": x[:20], "train": (x, y), "validation": (x, y), "test": (x, y)}
-    monkeypatch.setattr(mnvi, "optimize_for_inference", lambda model: model)  # its own tests compile
+    monkeypatch.setattr(mnvi, "optimize_for_inference", lambda model, **kwargs: model)  # its own tests compile
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:

@@ -40,7 +40,8 @@ def test_a_likelihood_loads_and_gives_the_same_value(name: str) -> None:
     saved = torch.load(FILES / "likelihoods.pt", weights_only=False)[name]
     torch.manual_seed(1)  # of the logit samples
     value = saved["likelihood"].expected_log_prob(saved["out"], saved["y"])
-    assert torch.equal(value, saved["value"])
+    # The file comes from another machine, whose vector instructions round the last digit differently.
+    torch.testing.assert_close(value, saved["value"], rtol=1e-6, atol=0)
     assert saved["likelihood"].predictive(saved["out"]).log_prob(saved["y"]).isfinite().all()
 
 
