@@ -2,6 +2,7 @@
 
 python -m pipeline.report
 python -m pipeline.report --pages README.md docs/results.md --results recorded/*
+python -m pipeline.report --pictures docs/pictures/cifar --results recorded/cifar
 """
 
 from __future__ import annotations
@@ -23,19 +24,25 @@ def main() -> None:
     parser.add_argument(
         "--pages", type=Path, nargs="+", help="only write the tables between the marks of these Markdown files"
     )
+    parser.add_argument("--pictures", type=Path, help="only draw rejection, reliability and severity into this folder")
     parser.add_argument(
         "--results",
         type=Path,
         nargs="+",
-        help="results folders whose scores and searches go into --pages (default: the study's)",
+        help="results folders whose scores and searches go into --pages and --pictures (default: the study's)",
     )
     arguments = parser.parse_args()
-    if arguments.results and not arguments.pages:
-        parser.error("--results needs --pages; the report itself reads study.results of params.yaml")
-    if arguments.pages:
-        from pipeline.report.writing import fill_pages
+    if arguments.results and not (arguments.pages or arguments.pictures):
+        parser.error("--results needs --pages or --pictures; the report itself reads study.results of params.yaml")
+    if arguments.pages or arguments.pictures:
+        from pipeline.report import writing
 
-        fill_pages(arguments.pages, arguments.results or [params.load(arguments.params).study.results])
+        roots = arguments.results or [params.load(arguments.params).study.results]
+        if arguments.pages:
+            writing.fill_pages(arguments.pages, roots)
+        if arguments.pictures:
+            for path in writing.draw_pictures(arguments.pictures, roots):
+                console.say(str(path))
         return
     write(params.load(arguments.params))
 

@@ -59,12 +59,16 @@ def legend_below(figure: Figure, axes: list[Axes]) -> None:
 def save(drawing: Drawing, folder: Path) -> Drawn:
     light, dark = folder / f"{drawing.name}.png", folder / "dark" / f"{drawing.name}.png"
     for path, theme in ((light, "light"), (dark, "dark")):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(_style(theme)):
-            figure = drawing.draw()
-            # Leave out matplotlib's version, so that the same figures give the same bytes.
-            FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
+        write(drawing, path, theme)
     return Drawn(drawing, light, dark)
+
+
+def write(drawing: Drawing, path: Path, theme: str = "light") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(_style(theme)):
+        figure = drawing.draw()
+        # Leave out matplotlib's version, so that the same figures give the same bytes.
+        FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})
 
 
 def _style(theme: str) -> dict[Any, Any]:

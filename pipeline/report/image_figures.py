@@ -15,7 +15,7 @@ from pipeline.registry.methods import colour
 from pipeline.registry.metrics import METRICS
 from pipeline.report import labels
 from pipeline.report.drawing import Drawing, ink, legend_below, panels
-from pipeline.report.results import Result
+from pipeline.report.results import Curved, Result
 
 GROUPS = {"correct": "#3f9f6d", "wrong": "#d1495b", "ood": "#3d8bd4"}
 KINDS = ("total", "aleatoric", "epistemic")
@@ -25,19 +25,7 @@ NOTHING = 1e-5  # nats; a deterministic network has no epistemic uncertainty
 
 def drawings(results: Sequence[Result]) -> list[Drawing]:
     with_curves = [result for result in results if result.curves]
-    found = []
-    if with_curves:
-        caption = "Misclassification of the remaining images when the most uncertain ones are rejected first."
-        found.append(Drawing("rejection", "classification", caption, partial(_rejection, with_curves)))
-        caption = "Accuracy against confidence in 20 bins; the dashed line is perfect calibration."
-        found.append(Drawing("reliability", "classification", caption, partial(_reliability, with_curves)))
-    with_damage = [result for result in with_curves if "severity" in result.curves]
-    if with_damage:
-        caption = (
-            "Test images that get worse: the mean over eight kinds of damage (noise, blur, brightness, contrast, "
-            "pixels, JPEG) against its severity; at 0 they are undamaged. Lower is better."
-        )
-        found.append(Drawing("severity", "classification", caption, partial(_severity, with_damage)))
+    found = comparisons([Curved(result.scores, result.curves) for result in with_curves])
     for result in with_curves:
         if _shown(result):
             caption = f"{title(result)}: uncertainty of right and wrong predictions, and of images of other data sets."
@@ -47,16 +35,34 @@ def drawings(results: Sequence[Result]) -> list[Drawing]:
     return found
 
 
+def comparisons(curved: Sequence[Curved]) -> list[Drawing]:
+    """Figures that show all cells beside each other."""
+    found = []
+    if curved:
+        caption = "Misclassification of the remaining images when the most uncertain ones are rejected first."
+        found.append(Drawing("rejection", "classification", caption, partial(_rejection, curved)))
+        caption = "Accuracy against confidence in 20 bins; the dashed line is perfect calibration."
+        found.append(Drawing("reliability", "classification", caption, partial(_reliability, curved)))
+    with_damage = [one for one in curved if "severity" in one.curves]
+    if with_damage:
+        caption = (
+            "Test images that get worse: the mean over eight kinds of damage (noise, blur, brightness, contrast, "
+            "pixels, JPEG) against its severity; at 0 they are undamaged. Lower is better."
+        )
+        found.append(Drawing("severity", "classification", caption, partial(_severity, with_damage)))
+    return found
+
+
 def title(result: Result) -> str:
     return f"{experiment(result)}, {labels.method_label(result.cell.method)}"
 
 
-def experiment(result: Result) -> str:
+def experiment(result: Result | Curved) -> str:
     scores = result.scores
     return f"{labels.network_label(scores.network)} on {labels.data_label(scores.data)}"
 
 
-def _rejection(results: Sequence[Result]) -> Figure:
+def _rejection(results: Sequence[Curved]) -> Figure:
     names = list(dict.fromkeys(result.scores.experiment for result in results))
     figure, axes = panels(len(names), 2, 4.6, 3.0)
     for axis, name in zip(axes, names, strict=True):
@@ -64,7 +70,7 @@ def _rejection(results: Sequence[Result]) -> Figure:
             if result.scores.experiment != name:
                 continue
             axis.set_title(experiment(result))
-            curve, method = result.curves["rejection"], result.cell.method
+            curve, method = result.curves["rejection"], result.scores.method
             rates, errors = ([100 * value for value in curve[key]] for key in ("rate", "misclassification"))
             axis.plot(rates, errors, color=colour(method), lw=1.5, label=labels.method_label(method))
         axis.set_xlabel("rejected [%]")
@@ -74,10 +80,10 @@ def _rejection(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def _reliability(results: Sequence[Result]) -> Figure:
+def _reliability(results: Sequence[Curved]) -> Figure:
     figure, axes = panels(len(results), 4, 2.4, 2.5)
     for axis, result in zip(axes, results, strict=True):
-        curve, method = result.curves["reliability"], result.cell.method
+        curve, method = result.curves["reliability"], result.scores.method
         # A bin without an image has no accuracy.
         points = [pair for pair in zip(curve["confidence"], curve["accuracy"], strict=True) if None not in pair]
         axis.plot((0, 1), (0, 1), "--", color=ink(), lw=0.8)
@@ -87,7 +93,7 @@ def _reliability(results: Sequence[Result]) -> Figure:
     return figure
 
 
-def _severity(results: Sequence[Result]) -> Figure:
+def _severity(results: Sequence[Curved]) -> Figure:
     names = list(dict.fromkeys(result.scores.experiment for result in results))
     figure, axes = panels(len(names) * len(DAMAGE_METRICS), len(DAMAGE_METRICS), 3.2, 2.6)
     columns = [(name, metric) for name in names for metric in DAMAGE_METRICS]
@@ -95,7 +101,7 @@ def _severity(results: Sequence[Result]) -> Figure:
         for result in (one for one in results if one.scores.experiment == name):
             kinds = result.curves["severity"][metric].values()
             means = [statistics.fmean(values) for values in zip(*kinds, strict=True)]
-            method = result.cell.method
+            method = result.scores.method
             axis.plot(
                 range(len(means)), means, "o-", ms=3, lw=1.5, color=colour(method), label=labels.method_label(method)
             )

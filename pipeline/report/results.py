@@ -12,6 +12,7 @@ from pipeline.files import read_json, read_yaml
 from pipeline.params import Cell
 from pipeline.report.searches import Search
 
+CURVES = "curves.json"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -44,6 +45,14 @@ class Scores:
     metrics: dict[str, Score] = field(default_factory=dict)
     baselines: dict[str, float] = field(default_factory=dict)  # errors that a network should be below
     missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Curved:
+    """Scores with the curves that evaluation wrote beside them; there are none for tables."""
+
+    scores: Scores
+    curves: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,12 @@ def found_scores(root: Path) -> list[Scores]:
     return [read_scores(path) for path in sorted(root.glob("evaluate/*/scores.json"))]
 
 
+def found_curves(root: Path) -> list[Curved]:
+    """The curves of every cell of images below a results folder whose evaluation kept them."""
+    paths = sorted(root.glob(f"evaluate/*/plots/{CURVES}"))
+    return [Curved(read_scores(path.parent.parent / "scores.json"), _curves(path)) for path in paths]
+
+
 def found_searches(root: Path) -> list[Search]:
     """The searches of all cells below a results folder that searched their hyperparameters."""
     found = []
@@ -156,7 +171,7 @@ def read_result(cell: Cell) -> Result:
         trials=_trials(cell.tune / "trials.json", tune) if source == "search" else [],
         training=training.value,
         history=_seed_histories(cell, training) if images else _history(training),
-        curves=_curves(cell) if images else {},
+        curves=_curves(cell.plots / CURVES) if images else {},
         extremes=_extremes(cell) if images else None,
     )
 
@@ -197,8 +212,8 @@ def _epochs(path: Path, made_by: str, history: list[Any]) -> list[dict[str, Any]
     return [{**epoch.value, "epoch": epoch.get("epoch", int)} for epoch in epochs]
 
 
-def _curves(cell: Cell) -> dict[str, Any]:
-    path, made_by = cell.plots / "curves.json", f"python -m pipeline.evaluate {cell.name}"
+def _curves(path: Path) -> dict[str, Any]:
+    made_by = f"python -m pipeline.evaluate {path.parent.parent.name}"
     curves = Record(path, made_by, read_json(path, made_by))
     for name, keys in {"reliability": ("confidence", "accuracy"), "rejection": ("rate", "misclassification")}.items():
         curve = Record(path, made_by, curves.get(name, dict))

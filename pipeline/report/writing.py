@@ -26,7 +26,7 @@ from pipeline.report import (
     tables,
 )
 from pipeline.report.drawing import Drawing
-from pipeline.report.results import Result, Scores, found_scores, found_searches, read_result
+from pipeline.report.results import Result, Scores, found_curves, found_scores, found_searches, read_result
 from pipeline.report.searches import Search
 from pipeline.tracking.registered import name_of
 
@@ -84,6 +84,19 @@ def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
     }
     for page_path in pages:
         markdown.fill_page(page_path, written)
+
+
+def draw_pictures(folder: Path, roots: Sequence[Path]) -> list[Path]:
+    """Draws, for pages, what the recorded curves below these results folders show beside each other."""
+    curved = [one for root in roots for one in found_curves(root)]
+    if not curved:
+        places = ", ".join(f"{root}/evaluate/<cell>/plots/curves.json" for root in roots)
+        raise StudyError(f"--pictures: there is no {places}; give --results the folder of a study of images that ran")
+    drawn = []
+    for one in image_figures.comparisons(curved):
+        drawn.append(folder / f"{one.name}.png")
+        drawing.write(one, drawn[-1])
+    return drawn
 
 
 def _draw(drawings: Sequence[Drawing], folder: Path) -> list[drawing.Drawn]:

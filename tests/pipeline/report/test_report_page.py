@@ -249,6 +249,21 @@ def test_pages_take_scores_and_searches_of_several_results_folders(study):
     assert Path("README.md").read_text() == text
 
 
+def test_pictures_for_pages_show_the_recorded_curves(study):
+    kept = Path("recorded/images/evaluate/lenet-mnist-mnvi")
+    shutil.copytree(study.study.results / "evaluate/lenet-mnist-mnvi", kept)
+    drawn = writing.draw_pictures(Path("pictures"), [Path("recorded/images")])
+    assert {"rejection.png", "reliability.png"} <= {path.name for path in drawn}
+    pictures = {path: path.read_bytes() for path in drawn}
+    curves = json.loads((kept / "plots/curves.json").read_text())
+    curves["rejection"]["misclassification"] = [0.9 for _ in curves["rejection"]["rate"]]
+    (kept / "plots/curves.json").write_text(json.dumps(curves))
+    writing.draw_pictures(Path("pictures"), [Path("recorded/images")])
+    assert [path.name for path in drawn if path.read_bytes() != pictures[path]] == ["rejection.png"]
+    with pytest.raises(StudyError, match=r"nowhere/evaluate/<cell>/plots/curves\.json; give --results"):
+        writing.draw_pictures(Path("pictures"), [Path("nowhere")])
+
+
 def test_landscape_is_lowest_where_the_equations_say():
     means, variances, surfaces = landscape.surfaces()
     at = surfaces["mean field"].argmin().item()
