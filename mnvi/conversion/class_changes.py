@@ -41,7 +41,7 @@ def _most_likely(net: nn.Module, example: Tensor) -> Tensor:
         for module, training in modes.items():
             module.training = training
     logits = out.mean if isinstance(out, RandomValue) else out
-    if not isinstance(logits, Tensor) or logits.dim() < 2 or logits.shape[-1] < 2:
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[-1] < 2:
         found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise ValueError(
             f"convert: example is for classifiers that return logits [batch, classes]; this network returned {found}; "

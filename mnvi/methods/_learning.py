@@ -38,9 +38,10 @@ def maximise_elbo(
     optimizer = torch.optim.Adam(parameters, lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
     losses = []
-    with seeded(seed, batches[0][0].device):
+    device = parameters[0].device
+    with seeded(seed, device):
         for step in range(steps):
-            x, y = batches[step % len(batches)]
+            x, y = (part.to(device) for part in batches[step % len(batches)])
             loss = elbo(net(x), y, kl_divergence(net)).loss
             gradients = torch.autograd.grad(loss, parameters)
             for parameter, gradient in zip(parameters, gradients, strict=True):

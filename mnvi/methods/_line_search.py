@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+_LEAST, _MOST = 1 / 32, 32.0  # beyond these it says nothing about the network any more
 _SHRINK = (math.sqrt(5) - 1) / 2
 _REFINEMENTS = 6
 
 
 def best_temperature(nll: Callable[[float], float]) -> tuple[float, float]:
-    """The lowest NLL and its temperature: the best of a few, refined between its neighbours.
+    """The lowest NLL and its temperature: the best of :func:`tried`, refined between its neighbours.
 
     Args:
         nll: negative log-likelihood as a function of the temperature.
@@ -21,11 +22,29 @@ def best_temperature(nll: Callable[[float], float]) -> tuple[float, float]:
         >>> abs(temperature - 1.7) < 0.02
         True
     """
-    found = [(nll(temperature), temperature) for temperature in TEMPERATURES]
-    place = TEMPERATURES.index(min(found)[1])
-    low, high = TEMPERATURES[max(place - 1, 0)], TEMPERATURES[min(place + 1, len(found) - 1)]
+    found = tried(nll)
+    place = found.index(min(found, key=lambda pair: pair[1]))
+    low, high = found[max(place - 1, 0)][0], found[min(place + 1, len(found) - 1)][0]
     refined = lowest(lambda log: nll(math.exp(log)), math.log(low), math.log(high))
-    return min(min(found), (refined[0], math.exp(refined[1])))
+    return min((found[place][1], found[place][0]), (refined[0], math.exp(refined[1])))
+
+
+def tried(nll: Callable[[float], float]) -> list[tuple[float, float]]:
+    """Temperatures from low to high, each with its NLL: a few, and further ones while the best is at an end.
+
+    Example:
+        >>> [temperature for temperature, _ in tried(lambda t: (t - 9) ** 2)]
+        [0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 5.6, 11.2, 22.4]
+    """
+    found = [(temperature, nll(temperature)) for temperature in TEMPERATURES]
+    while True:
+        best = min(found, key=lambda pair: pair[1])
+        if best == found[-1] and best[0] * 2 <= _MOST:
+            found.append((best[0] * 2, nll(best[0] * 2)))
+        elif best == found[0] and best[0] / 2 >= _LEAST:
+            found.insert(0, (best[0] / 2, nll(best[0] / 2)))
+        else:
+            return found
 
 
 def lowest(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:

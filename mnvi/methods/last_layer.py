@@ -46,6 +46,17 @@ def as_batches(caller: str, data: Any) -> list[tuple[Tensor, Tensor]]:
     return batches
 
 
+def device_of(net: nn.Module) -> torch.device:
+    """The device of a network's parameters, where its inputs must be."""
+    found = next(net.parameters(), None)
+    return torch.device("cpu") if found is None else found.device
+
+
+def targets_of(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """All targets, on the device of the network."""
+    return torch.cat([targets for _, targets in batches]).to(device_of(net))
+
+
 def _as_tensor(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
@@ -65,7 +76,7 @@ def name_of_last_layer(caller: str, net: nn.Module, example: Tensor) -> str:
     ]
     training = net.training
     try:
-        net.eval()(example)
+        net.eval()(example.to(device_of(net)))
     finally:
         net.train(training)
         for hook in hooks:
@@ -96,7 +107,7 @@ def features_of(caller: str, net: nn.Module, data: Any) -> Features:
         net.eval()
         out = None
         for x, _ in batches:
-            out = net(x)
+            out = net(x.to(device_of(net)))
     finally:
         net.train(training)
         hook.remove()
@@ -105,7 +116,7 @@ def features_of(caller: str, net: nn.Module, data: Any) -> Features:
             f"{caller}: the network's output is not that of its last layer, {name!r}; what follows it, such as a "
             "softmax, belongs in the likelihood"
         )
-    return Features(name, layer, torch.cat(seen), torch.cat([targets for _, targets in batches]))
+    return Features(name, layer, torch.cat(seen), targets_of(net, batches))
 
 
 def with_layer(net: nn.Module, name: str, layer: nn.Module) -> nn.Module:

@@ -16,9 +16,9 @@ from mnvi.layers.base import BayesianLayer, bayesian_layers
 from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.likelihoods._noted import note
 from mnvi.methods._learning import maximise_elbo
-from mnvi.methods.last_layer import as_batches, name_of_last_layer
+from mnvi.methods.last_layer import as_batches, name_of_last_layer, targets_of
 from mnvi.methods.noise_search import NO_NOISE, Outputs, Search
-from mnvi.methods.temperature import Tempered
+from mnvi.methods.temperature import Tempered, assumed_likelihood, check_logits, has_temperature
 from mnvi.moments.checking import check_number
 from mnvi.posteriors import MultiplicativeNoise
 
@@ -120,10 +120,12 @@ def tune_noise(
             :class:`mnvi.MultiplicativeNoise`, whose noisy layers are then the chosen ones.
         data: inputs and targets, or batches of them, such as a ``DataLoader``.
         layers: "last", "all", or the pattern of layer names that :func:`mnvi.convert` takes.
-        likelihood: :class:`mnvi.CategoricalLikelihood` by default.
-        temperature: whether to choose a temperature, too.
+        likelihood: the one the network was fitted with; else, as in :func:`mnvi.fit`,
+            :class:`mnvi.CategoricalLikelihood` for integer targets and :class:`mnvi.GaussianLikelihood` for others.
+        temperature: whether to choose a temperature, too. Numbers have none: it would change what is predicted.
         rhos: the values of noise to try, such as ``(-9, -7, -6, -5)`` for noise in all layers of a deep network, where
-            each value takes a pass over the data. By default nine from -9 to 1 and, around the best, eight more.
+            each value takes a pass over the data. By default nine from -9 to 1, larger ones if 1 is best, and, around
+            the best, eight more.
         learn: "scalar", one noise level by the negative log-likelihood; or "elbo", one for each unit.
         kappa: weight of the KL in the ELBO.
         steps: of Adam on the ELBO, each on one batch of the data.
@@ -149,13 +151,14 @@ def tune_noise(
     batches = as_batches("tune_noise", data)
     bayesian = _noisy(net, layers, batches[0][0]).eval()
     noisy = {name: layer for name, layer in bayesian.named_modules() if isinstance(layer, BayesianLayer)}
-    y = torch.cat([targets for _, targets in batches])
-    if likelihood is None:
-        likelihood = CategoricalLikelihood(generator=torch.Generator(y.device))
+    y = targets_of(bayesian, batches)
+    likelihood = assumed_likelihood(net, y) if likelihood is None else likelihood
+    temperature = temperature and has_temperature(likelihood)
     outputs = Outputs(bayesian, list(noisy.values()), [inputs for inputs, _ in batches])
     search = Search(outputs, likelihood, y, seed, temperature, rhos)
 
     plain, before = outputs(NO_NOISE).mean, search.nll(NO_NOISE, 1.0)
+    check_logits("tune_noise", plain, likelihood)
     tempered, plain_temperature = search.best_temperature(NO_NOISE)
     if learn == "elbo":
         check_number("tune_noise: kappa", kappa, least=0)

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from mnvi.layers.base import BayesianLayer
 from mnvi.likelihoods import Likelihood
-from mnvi.methods._line_search import TEMPERATURES, best_temperature, lowest
+from mnvi.methods._line_search import best_temperature, lowest, tried
+from mnvi.methods.last_layer import device_of
+from mnvi.methods.montecarlo import seeded
 from mnvi.values.gaussian import Gaussian
 
 NO_NOISE = -20.0  # ρ; α = 2·10⁻⁹ changes nothing in float32
 _RHOS = (-9.0, -7.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0)
+_FURTHER_RHOS = (3.0, 5.0, 9.0)  # tried one after another while the best is the last
 _LINEAR = 1e-3  # relative difference up to which an output's variance counts as proportional to the noise
 
 
@@ -56,7 +59,8 @@ class Outputs:
     @torch.no_grad()
     def as_it_is(self) -> Gaussian:
         """The outputs with the noise that the layers have."""
-        outs = [self.net(x) for x in self.inputs]
+        place = device_of(self.net)
+        outs = [self.net(x.to(place)) for x in self.inputs]
         for out in outs:
             if not isinstance(out, Gaussian):
                 raise TypeError(
@@ -88,7 +92,8 @@ class Search:
         generator = getattr(self.likelihood, "generator", None)
         if generator is not None:
             generator.manual_seed(self.seed)  # the same samples for every candidate
-        return self.likelihood.predictive(self.outputs(rho) / temperature)
+        with seeded(self.seed, self.y.device):
+            return self.likelihood.predictive(self.outputs(rho) / temperature)
 
     @torch.no_grad()
     def nll(self, rho: float, temperature: float) -> float:
@@ -106,16 +111,27 @@ class Search:
             chosen = [(*self.best_temperature(rho), rho) for rho in self.rhos]
             nll, temperature, rho = min(chosen)
             return nll, rho, temperature
-        temperatures = TEMPERATURES if self.with_temperature else (1.0,)
-        coarse = {rho: min((self.nll(rho, t), t) for t in temperatures) for rho in _RHOS}
-        place = min(range(len(_RHOS)), key=lambda i: coarse[_RHOS[i]])
-        low, high = _RHOS[max(place - 1, 0)], _RHOS[min(place + 1, len(_RHOS) - 1)]
+        rhos = list(_RHOS)
+        coarse = [self._coarse(rho) for rho in rhos]
+        for rho in _FURTHER_RHOS:
+            if min(coarse) < coarse[-1]:
+                break
+            rhos.append(rho)
+            coarse.append(self._coarse(rho))
+        place = coarse.index(min(coarse))
+        low, high = rhos[max(place - 1, 0)], rhos[min(place + 1, len(rhos) - 1)]
         _, rho = lowest(lambda rho: self.best_temperature(rho)[0], low, high)
         found = []
-        for candidate in (rho, _RHOS[place]):
+        for candidate in (rho, rhos[place]):
             nll, temperature = self.best_temperature(candidate)
             found.append((nll, candidate, temperature))
         return min(found)
+
+    def _coarse(self, rho: float) -> float:
+        """The lowest NLL for this noise among a few temperatures."""
+        if not self.with_temperature:
+            return self.nll(rho, 1.0)
+        return min(nll for _, nll in tried(lambda temperature: self.nll(rho, temperature)))
 
 
 def _alpha(rho: float) -> float:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from mnvi.conversion.copying import copied
-from mnvi.likelihoods import CategoricalLikelihood, Likelihood
-from mnvi.likelihoods._noted import note
+from mnvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
+from mnvi.likelihoods._noted import note, noted
 from mnvi.methods._line_search import best_temperature
-from mnvi.methods.last_layer import as_batches
+from mnvi.methods.last_layer import as_batches, device_of, targets_of
 from mnvi.methods.montecarlo import seeded
 from mnvi.moments.checking import check_number
+from mnvi.values.base import RandomValue
 from mnvi.values.samples import Samples
 
 
@@ -53,7 +54,7 @@ def scale_temperature(net: nn.Module, data: Any, *, likelihood: Likelihood | Non
     Args:
         net: a trained network, with uncertainty or not; it is copied.
         data: inputs and targets, or batches of them.
-        likelihood: :class:`mnvi.CategoricalLikelihood` by default.
+        likelihood: the one the network was fitted with, else :class:`mnvi.CategoricalLikelihood`; for classes only.
         seed: of samples that the network or the likelihood draws.
 
     Example:
@@ -64,24 +65,59 @@ def scale_temperature(net: nn.Module, data: Any, *, likelihood: Likelihood | Non
         True
     """
     batches = as_batches("scale_temperature", data)
-    likelihood = CategoricalLikelihood() if likelihood is None else likelihood
+    y = targets_of(net, batches)
+    likelihood = assumed_likelihood(net, y) if likelihood is None else likelihood
+    if not has_temperature(likelihood):
+        raise TypeError(
+            f"scale_temperature: a temperature softens probabilities of classes, and the likelihood is a "
+            f"{type(likelihood).__name__}; for numbers use mnvi.tune_noise"
+        )
     tempered = Tempered(copied("scale_temperature", net).eval())
-    device = batches[0][0].device
+    device = device_of(net)
+    with torch.no_grad(), seeded(seed, device):
+        outs = [tempered.net(x.to(device)) for x, _ in batches]
+    parts = y.split([len(targets) for _, targets in batches])
+    for out in outs:
+        check_logits("scale_temperature", out, likelihood)
 
     @torch.no_grad()
     def nll(temperature: float) -> float:
         with seeded(seed, device):
             terms = [
-                likelihood.predictive(_divided(out, temperature)).log_prob(y)
-                for out, (_, y) in zip(outs, batches, strict=True)
+                likelihood.predictive(_divided(out, temperature)).log_prob(part)
+                for out, part in zip(outs, parts, strict=True)
             ]
         return -float(torch.cat(terms).double().mean())
 
-    with torch.no_grad(), seeded(seed, device):
-        outs = [tempered.net(x) for x, _ in batches]
     tempered.temperature.fill_(best_temperature(nll)[1])
     note(tempered, likelihood)
     return tempered
+
+
+def assumed_likelihood(net: nn.Module, y: Tensor) -> Likelihood:
+    """The likelihood that the network was fitted with, else the one that :func:`mnvi.fit` assumes for such targets."""
+    known = noted(net)
+    if known is not None:
+        return known
+    return GaussianLikelihood() if y.is_floating_point() else CategoricalLikelihood()
+
+
+def has_temperature(likelihood: Likelihood) -> bool:
+    """Whether outputs are logits: divided by a number, they say the same less surely. A predicted number changes."""
+    return isinstance(likelihood, CategoricalLikelihood | BernoulliLikelihood)
+
+
+def check_logits(caller: str, out: Any, likelihood: Likelihood) -> None:
+    """Refuse probabilities: the likelihood would turn them into probabilities once more."""
+    mean = out.mean if isinstance(out, RandomValue) else out
+    if not isinstance(likelihood, CategoricalLikelihood) or not isinstance(mean, Tensor):
+        return
+    sums = mean.sum(likelihood.class_dim)
+    if mean.shape[likelihood.class_dim] > 1 and bool((mean >= 0).all()) and torch.allclose(sums, torch.ones_like(sums)):
+        raise ValueError(
+            f"{caller}: the network returns probabilities (each row is positive and sums to 1); leave out its last "
+            "softmax, so that it returns logits"
+        )
 
 
 def _divided(out: Any, temperature: Tensor | float) -> Any:

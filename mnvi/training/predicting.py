@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical
 
 from mnvi.likelihoods import CategoricalLikelihood, Likelihood
 from mnvi.likelihoods._sampling import common_noise
+from mnvi.methods import last_layer
 from mnvi.methods.montecarlo import seeded
 from mnvi.training.fitted import Fitted, likelihood_of
 from mnvi.training.loaders import inputs, moved
@@ -142,10 +143,7 @@ def _set_generator(likelihood: Likelihood, generator: Any) -> None:
 
 
 def device_of(network: nn.Module, device: torch.device | str | None) -> torch.device:
-    found = next(network.parameters(), None)
-    if device is not None:
-        return torch.device(device)
-    return torch.device("cpu") if found is None else found.device
+    return last_layer.device_of(network) if device is None else torch.device(device)
 
 
 def dtype_of(network: nn.Module) -> torch.dtype:

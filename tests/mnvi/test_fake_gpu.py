@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Distribution
 
 import mnvi
+from mnvi.methods import last_layer, noise_search
 
 ELSEWHERE = torch.device("lazy", 0)
 NETWORKS = {
@@ -130,6 +131,16 @@ def test_likelihoods_work_elsewhere(name: str) -> None:
             assert likelihood.predictive(out).log_prob(targets).device == ELSEWHERE
         loss = mnvi.ELBO(likelihood, num_data=10)(out, targets, fake()).loss
         assert loss.device == ELSEWHERE
+
+
+def test_methods_for_trained_networks_move_their_data_there() -> None:
+    batches = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)), (torch.ones(1, 3), torch.ones(1).long())]
+    net = mnvi.convert(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), mnvi.MultiplicativeNoise(1.0))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        net = moved(net)
+        layers = mnvi.bayesian_layers(net)
+        out = noise_search.Outputs(net, layers, [x for x, _ in batches]).as_it_is()
+        assert {out.device, last_layer.targets_of(net, batches).device} == {ELSEWHERE}
 
 
 def test_a_tensor_that_stays_behind_is_found() -> None:

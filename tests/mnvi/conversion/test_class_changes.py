@@ -36,6 +36,9 @@ def test_little_noise_passes_without_a_word_and_modes_stay() -> None:
     assert net.training and bayesian.training
 
 
-def test_an_output_without_classes_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("net", "example"), [(nn.Linear(3, 1), torch.randn(4, 3)), (nn.Conv2d(1, 3, 1), torch.randn(2, 1, 5, 5))]
+)
+def test_an_output_other_than_logits_of_classes_is_refused(net: nn.Module, example: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="leave example out"):
-        mnvi.convert(nn.Linear(3, 1), mnvi.MultiplicativeNoise(1.0), example=torch.randn(4, 3))
+        mnvi.convert(net, mnvi.MultiplicativeNoise(1.0), example=example)

@@ -170,3 +170,27 @@ def test_only_the_given_values_of_noise_are_tried(trained: tuple[nn.Module, Data
     assert tuned.tuning.rho in (-6.0, -4.0, noise_search.NO_NOISE)
     with pytest.raises(ValueError, match=r"tune_noise: rhos=\(\) with learn='scalar'"):
         mnvi.tune_noise(net, validation, rhos=())
+
+
+def test_predicted_numbers_stay_as_they_are() -> None:
+    x = torch.randn(200, 3)
+    y = x.sum(-1) + 2 * torch.randn(200)
+    net = mnvi.models.mlp(3)
+    before = net(x).detach()
+    tuned = mnvi.tune_noise(net, (x, y))
+    assert tuned.tuning.temperature == 1.0 and tuned.tuning.kept is None
+    torch.testing.assert_close(tuned(x).mean, before)
+    torch.testing.assert_close(mnvi.predict(tuned, x).mean, before[:, 0])
+
+
+def test_a_network_far_too_sure_is_tuned_as_well_as_by_temperature_scaling() -> None:
+    x = torch.randn(4000, 6)
+    labels = torch.distributions.Categorical(logits=x[:, :3]).sample()
+    net = nn.Linear(6, 3)
+    with torch.no_grad():
+        net.weight.copy_(8 * torch.eye(3, 6))
+        net.bias.zero_()
+    tuned = mnvi.tune_noise(net, (x[:2000], labels[:2000])).tuning
+    tempered = mnvi.methods.scale_temperature(net, (x[:2000], labels[:2000]))
+    assert float(tempered.temperature) == pytest.approx(8, rel=0.1)
+    assert tuned.nll <= tuned.nll_temperature < tuned.nll_before
