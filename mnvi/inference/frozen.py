@@ -112,23 +112,23 @@ class FrozenMultiplicativeNoise(FrozenPosterior):
 class FrozenMeanField(FrozenPosterior):
     r""":class:`mnvi.MeanField`, or any other posterior of independent weights, for inference.
 
-    .. math:: V = S(x\circ x) + A\,v + s_b, \qquad A = S + M\circ M
+    .. math:: V = S(x\circ x + v) + (M\circ M)\,v + s_b
     """
 
     def constants(self, layer: BayesianLayer, gain: Tensor, learnt: Tensor) -> dict[str, Tensor | None]:
         posterior = _learnt(layer)
-        spread = widened(posterior.weight_variance(layer)) * layer.geometry.along_outputs(gain, layer.weight)
         bias_spread = posterior.bias_variance(layer)
         return {
-            "spread": spread,
-            "second_moment": spread + widened(layer.weight).square(),
+            "spread": widened(posterior.weight_variance(layer)) * layer.geometry.along_outputs(gain, layer.weight),
+            "squared_weight": widened(layer.weight).square(),
             "bias_spread": None if bias_spread is None else widened(bias_spread) * gain,
         }
 
     def output_variance(self, layer: Any, affine: Affine, mean: Tensor, var: Tensor | None, like: Tensor) -> Tensor:
         bias_spread = None if layer.bias_spread is None else widened(layer.bias_spread)
-        variance = affine(mean.square(), widened(layer.spread), bias_spread)
-        return variance if var is None else variance.add_(affine(var, widened(layer.second_moment)))
+        second = mean.square() if var is None else torch.addcmul(var, mean, mean)
+        variance = affine(second, widened(layer.spread), bias_spread)
+        return variance if var is None else variance.add_(affine(var, widened(layer.squared_weight)))
 
     def weight_variance(self, layer: Any) -> Tensor:
         variance: Tensor = layer.spread

@@ -200,7 +200,7 @@ def independent_weights(
 ) -> tuple[Tensor, Tensor]:
     r"""Moments of a layer with weights :math:`\mathcal N(m, s)`, biases :math:`\mathcal N(b, s_b)`; exact too.
 
-    .. math:: E = Mx + b, \qquad V = S\,(x\circ x) + (S + M\circ M)\,v + s_b
+    .. math:: E = Mx + b, \qquad V = S\,(x\circ x + v) + (M\circ M)\,v + s_b
 
     Args:
         affine, mean, weight, bias: as in :func:`multiplicative_noise`.
@@ -216,10 +216,13 @@ def independent_weights(
     """
     expectation = affine(*lowered(mean, weight, bias))
     with full_precision(mean):
-        spread = widened(spread)
-        variance = affine(widened(mean).square(), spread, None if bias_spread is None else widened(bias_spread))
+        bias_spread = None if bias_spread is None else widened(bias_spread)
+        wide = widened(mean)
+        # Not x² alone: after a ReLU most squares may be below 1e-38, where convolutions are a hundred times slower.
+        second = wide.square() if var is None else torch.addcmul(widened(var), wide, wide)
+        variance = affine(second, widened(spread), bias_spread)
         if var is not None:
-            variance = variance + affine(widened(var), spread + widened(weight).square())
+            variance = variance + affine(widened(var), widened(weight).square())
     return expectation, variance
 
 

@@ -106,7 +106,7 @@ class Loop:
         devices.set_up(group.device)
         self.manner.lay_out(self.objective)
         if self.manner.compiled:
-            self.objective.compile()
+            self.objective.compile(dynamic=False)
         self.model = group.wrap(self.objective)
         self.optimizer = _optimizer(job, self.objective)
         self.scheduler = MultiStepLR(self.optimizer, list(recipe.milestones), recipe.gamma)
@@ -185,7 +185,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         nll = kl = self.unread.new_zeros(())
         for i, part in enumerate(parts):
-            with self._without_sending(i + 1 < len(parts)):
+            with self._without_sending(i + 1 < len(parts)), self._compiled_if_whole():
                 part_nll, kl = self._backward(part, len(parts))
                 nll = nll + part_nll.double()
         self.unread += torch.stack((nll, kl.double()))
@@ -236,6 +236,12 @@ class Loop:
         if more and isinstance(self.model, DistributedDataParallel):
             return self.model.no_sync()
         return nullcontext()
+
+    def _compiled_if_whole(self) -> AbstractContextManager[None]:
+        """The smaller batch that ends an epoch runs as it is: the compiler would take minutes for its size."""
+        images = len(self.batches.rows(self.at.epoch, self.at.step))
+        whole = images == min(self.batches.size, self.batches.examples)
+        return torch.compiler.set_stance("default" if whole else "force_eager")
 
     @torch.no_grad()
     def _validate(self) -> tuple[float | None, float | None]:

@@ -87,6 +87,19 @@ def test_sizes_around_the_switch_to_blocks_agree(size):
     torch.testing.assert_close(relu(mean, var), (expectation, variance))
 
 
+@pytest.mark.parametrize("way", ["formula", "blocked", "fused"])
+def test_nothing_underflows_far_from_the_bend(way):
+    mean = torch.linspace(-100, 0, 10_001)  # up to 300 standard deviations
+    var = torch.full_like(mean, 1e-1)
+    if way == "fused":
+        with for_compiler():
+            out = formula.moments(mean, var)
+    else:
+        out = formula.moments(mean, var) if way == "formula" else kernels.blocked(mean, var, for_backward=True)
+    smallest = torch.finfo(torch.float32).tiny
+    assert all(((part == 0) | (part.abs() > 1e10 * smallest)).all() for part in out)
+
+
 def test_closed_form_backward_matches_finite_differences():
     mean = torch.tensor([-3.0, -0.7, 0.0, 0.4, 2.5], dtype=torch.float64, requires_grad=True)
     var = torch.tensor([0.5, 1.0, 2.0, 0.1, 3.0], dtype=torch.float64, requires_grad=True)

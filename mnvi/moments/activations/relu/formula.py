@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from mnvi.moments._torch import is_fused
-from mnvi.moments.normal import INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF, Deviation
+from mnvi.moments.normal import FAR, INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF, Deviation
 
-_FAR = 16.0  # standard deviations; φ(d) is zero in float32 from 14.5 on
+_FAR_IN_FLOAT64 = 37.0
 _MILLS_SCALE = 0.31
 _MILLS = (
     0.12365568852889751, 0.12407779197649796, 0.10766962840852763, 0.110422763245398,
@@ -34,16 +34,21 @@ def moments(mean: Tensor, var: Tensor, deviation: Deviation | None = None) -> tu
     if is_fused() and var.dtype == torch.float32 and var.device.type == "cpu":
         return _fused(mean, wide, var, deviation)
     sigma = var.clamp(min=SMALLEST_VARIANCE).sqrt()
-    ratio = wide / sigma
-    size = ratio.abs()
-    density = INV_SQRT_2PI * torch.exp(-0.5 * ratio * ratio)
+    # Nothing changes beyond, and numbers that underflow slow down everything that reads them, here and in later layers.
+    size = (wide / sigma).abs().clamp(max=far(var.dtype))
+    density = INV_SQRT_2PI * torch.exp(-0.5 * size * size)
     tail = 0.5 * torch.erfc(size * SQRT_HALF)
     excess = (density - size * tail).clamp(min=0)
-    cdf = torch.where(ratio >= 0, 1 - tail, tail)
+    cdf = torch.where(wide >= 0, 1 - tail, tail)
     expectation = wide.clamp(min=0) + sigma * excess
     variance = var * (cdf - excess * (excess + size)).clamp(min=0)
     slope = torch.where(var > SMALLEST_VARIANCE, density / sigma, 0.0)  # no gradient where there is no noise
     return _as_given(expectation, mean), variance, cdf, slope
+
+
+def far(dtype: torch.dtype) -> float:
+    """Standard deviations from the bend beyond which the moments have reached their limits."""
+    return _FAR_IN_FLOAT64 if dtype == torch.float64 else FAR
 
 
 def _fused(
@@ -51,20 +56,20 @@ def _fused(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""The same with few instructions: at most one root and one division.
 
-    :math:`a` stops at 16, where every result has reached its limit. Up to there :math:`t` lies further above zero than
+    :math:`a` stops at 9, where every result has reached its limit. Up to there :math:`t` lies further above zero than
     it is off, so it needs no bound.
     """
     if deviation is None:  # one division for both: a = |μ|/σ and Mills' 1/(1 + ca) = σ/(σ + c|μ|)
         bounded = var.clamp(min=SMALLEST_VARIANCE)
         sigma = bounded.sqrt()
-        near = torch.minimum(wide.abs(), _FAR * sigma)  # σ(σ + c|μ|) cannot overflow before σ² does
+        near = torch.minimum(wide.abs(), FAR * sigma)  # σ(σ + c|μ|) cannot overflow before σ² does
         reach = sigma + _MILLS_SCALE * near
         both = 1 / (sigma * reach)
         inverse, part = reach * both, bounded * both
         size = near * inverse
     else:
         _, sigma, inverse = deviation
-        size = torch.clamp(wide.abs() * inverse, max=_FAR)
+        size = torch.clamp(wide.abs() * inverse, max=FAR)
         part = 1 / (1 + _MILLS_SCALE * size)
     bell = torch.exp(-0.5 * size * size)
     ratio = _mills_ratio(part)  # Φ(-a) / exp(-a²/2)

@@ -17,8 +17,6 @@ from mnvi.moments.normal import INV_SQRT_2PI, SMALLEST_VARIANCE, SQRT_HALF
 _BLOCK = 1 << 16  # elements; a few arrays of this size stay in the cache
 _BLOCKED_FROM = 1 << 18
 _SMALL_BLOCK = 1 << 15
-_FAR = 9.0  # standard deviations; nothing changes beyond, and exp and erfc are slow where they underflow
-_FAR_IN_FLOAT64 = 37.0
 
 
 class ReLU(torch.autograd.Function):
@@ -218,7 +216,7 @@ def _blocks(tensors: Sequence[Tensor], scratch: int, block: int = _BLOCK) -> Ite
 def blocked(mean: Tensor, var: Tensor, for_backward: bool, floor: float = 0.0, block: int = _BLOCK) -> list[Tensor]:
     """:func:`formula.moments` without large intermediate arrays; Φ and φ/σ only for a backward pass."""
     outputs = [torch.empty_like(mean) for _ in range(4 if for_backward else 2)]
-    far = _FAR if mean.dtype == torch.float32 else _FAR_IN_FLOAT64
+    far = formula.far(mean.dtype)
     for m, v, e, s, *rest in _blocks([mean, var, *outputs], 7 if floor else 6, block):
         size, tail, density, cdf, sigma, side = rest[-6:]
         if floor:
