@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from mnvi import _moved, comparison, covariance, layers, methods, metrics, models, replicas, rules
-from mnvi.comparison import Comparison, compare_with_sampling
+from mnvi.comparison import Comparison, ScaledVariance, compare_with_sampling, scale_variance
 from mnvi.conversion import UnusedPosteriorWarning, convert
 from mnvi.elbo import ELBO, Objective, StepSchedule, Terms, kl_divergence
 from mnvi.inference import export, optimize_for_inference, summary
@@ -65,6 +65,7 @@ __all__ = [
     "Referral",
     "Sampled",
     "Samples",
+    "ScaledVariance",
     "SharedMeanField",
     "StandardDeviations",
     "StepSchedule",
@@ -96,6 +97,7 @@ __all__ = [
     "replicas",
     "rule",
     "rules",
+    "scale_variance",
     "summary",
     "tune_noise",
 ]

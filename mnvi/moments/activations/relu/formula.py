@@ -38,7 +38,7 @@ def moments(mean: Tensor, var: Tensor, deviation: Deviation | None = None) -> tu
     size = (wide / sigma).abs().clamp(max=far(var.dtype))
     density = INV_SQRT_2PI * torch.exp(-0.5 * size * size)
     tail = 0.5 * torch.erfc(size * SQRT_HALF)
-    excess = (density - size * tail).clamp(min=0)
+    excess = density - size * tail  # up to there it lies further above zero than it is off
     cdf = torch.where(wide >= 0, 1 - tail, tail)
     expectation = wide.clamp(min=0) + sigma * excess
     variance = var * (cdf - excess * (excess + size)).clamp(min=0)
