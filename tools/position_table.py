@@ -23,12 +23,15 @@ and outputs, for noise of ρ = −7, −5 and −3, or for the noise that the ne
 - quartiles: the variance of a Gaussian with the quartiles of the samples, as a fraction of their variance. Much less
   than 1 means heavy tails: a few draws make the variance, and no method that carries means and variances predicts them.
 - to quartiles: predicted with `shared_weights` / the variance from the quartiles.
+- scaled: predicted with `shared_weights` and the factor of `mnvi.scale_variance` / sampled. The factor comes from other
+  images and other draws. In brackets, what 5 % and 95 % of the outputs and images stay below.
 
-| network | `independent` | `shared_weights` | right | sampling error | quartiles | to quartiles |
-| --- | --- | --- | --- | --- | --- | --- |
+| network | `independent` | `shared_weights` | right | sampling error | quartiles | to quartiles | scaled |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
 _TRAINING = """
-What is missing after training is the covariance between channels: [trust.md](trust.md) says how much it is.
+What is missing after training is the covariance between channels: [trust.md](trust.md) says how much it is. One factor
+brings the median back; single images and outputs stay off as the brackets show.
 
 ## Trained with each setting
 
@@ -50,7 +53,7 @@ def table(records: Records, names: list[str]) -> str:
 
 def _row(name: str, found: list[dict[str, Any]]) -> str:
     if not found:
-        return f"| {name} | not run | not run | | | | |"
+        return f"| {name} | not run | not run | | | | | |"
     right = sum(LOWEST <= record["shared_weights"] <= HIGHEST for record in found)
     learnt = " (learnt)" if found[0]["rho"] == "learnt" else ""
     accuracy = f", accuracy {found[0]['accuracy']:.2f}" if "accuracy" in found[0] else ""
@@ -59,7 +62,14 @@ def _row(name: str, found: list[dict[str, Any]]) -> str:
         for key in ("independent", "shared_weights", "sampling_error", "quartiles", "shared_weights_to_quartiles")
     ]
     verdict = "yes" if right == len(found) else "no" if right == 0 else f"{right} of {len(found)}"
-    return f"| {name}{accuracy}{learnt} | {columns[0]} | {columns[1]} | {verdict} | {' | '.join(columns[2:])} |"
+    figures = " | ".join(columns[2:])
+    return f"| {name}{accuracy}{learnt} | {columns[0]} | {columns[1]} | {verdict} | {figures} | {_scaled(found)} |"
+
+
+def _scaled(found: list[dict[str, Any]]) -> str:
+    if not all("scaled" in record for record in found):
+        return "not run"
+    return " / ".join("{:.2f} ({:.2f} to {:.2f})".format(r["scaled"], *r["scaled_range"]) for r in found)
 
 
 def _training(records: Records) -> str:

@@ -76,16 +76,17 @@ def fill_statistics(net: nn.Module, x: Tensor) -> None:
     net.eval()
 
 
-def prepared(name: str) -> tuple[nn.Module, Tensor, dict[str, float]]:
-    """The network, the images to compare it on, and what training gave."""
+def prepared(name: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, float]]:
+    """The network, the images to compare it on, as many others, and what training gave."""
     if name in TRAINED:
         net, accuracy = trained(name)
-        return net, digits(SIDE)[2][:8], {"accuracy": round(accuracy, 3)}
+        x = digits(SIDE)[2]
+        return net, x[:8], x[8:16], {"accuracy": round(accuracy, 3)}
     build, side, count = NETWORKS[name]
     torch.manual_seed(0)
     net, x = build(), images(side)
     fill_statistics(net, x)
-    return net, x[:count], {}
+    return net, x[:count], x[count : 2 * count], {}
 
 
 @torch.no_grad()
@@ -105,8 +106,11 @@ def sampled(model: nn.Module, x: Tensor, kept: Path | None) -> Tensor:
 
 
 @torch.no_grad()
-def ratios(model: nn.Module, x: Tensor, outs: Tensor) -> dict[str, Any]:
-    """Medians over outputs: predicted / sampled variance, for both settings; how far the samples can be trusted."""
+def ratios(model: nn.Module, x: Tensor, others: Tensor, outs: Tensor) -> dict[str, Any]:
+    """Medians over outputs: predicted / sampled variance, for both settings; how far the samples can be trusted.
+
+    ``scaled`` has the factor that :func:`mnvi.scale_variance` finds with other images and other draws.
+    """
     outs = outs.double().flatten(2)
     centred = outs - outs.mean(0)
     variance = centred.square().mean(0) * len(outs) / (len(outs) - 1)
@@ -122,12 +126,17 @@ def ratios(model: nn.Module, x: Tensor, outs: Tensor) -> dict[str, Any]:
             predicted = model(x).var.double().flatten(1)
         record[setting] = round((predicted / variance).median().item(), 3)
         record[f"{setting}_to_quartiles"] = round((predicted / of_quartiles).median().item(), 3)
-    return record
+    with mnvi.options(spatial="shared_weights"):
+        generator = torch.Generator().manual_seed(1)
+        scaled = mnvi.scale_variance(model, others, SAMPLES, generator=generator)
+        ratio = scaled(x).var.double().flatten(1) / variance
+    low, median, high = ratio.quantile(torch.tensor([0.05, 0.5, 0.95]).double()).tolist()
+    return record | {"scaled": round(median, 3), "scaled_range": [round(low, 3), round(high, 3)]}
 
 
 def compare(name: str, samples: Path | None) -> list[dict[str, Any]]:
     started = time.perf_counter()
-    net, x, gained = prepared(name)
+    net, x, others, gained = prepared(name)
     found = []
     for rho in ["learnt"] if mnvi.bayesian_layers(net) else RHOS:
         model = net
@@ -135,7 +144,7 @@ def compare(name: str, samples: Path | None) -> list[dict[str, Any]]:
             model = mnvi.convert(net, mnvi.MultiplicativeNoise(prior_variance=1.0, init_rho=rho)).eval()
         kept = None if samples is None else samples / f"{name.replace(' ', '_')}_{rho}.pt"
         outs = sampled(model, x, kept)
-        found.append({"network": name, "rho": rho, "samples": SAMPLES, **gained, **ratios(model, x, outs)})
+        found.append({"network": name, "rho": rho, "samples": SAMPLES, **gained, **ratios(model, x, others, outs)})
     print(f"{name}: {[r['shared_weights'] for r in found]}, {time.perf_counter() - started:.0f} s", flush=True)
     return found
 

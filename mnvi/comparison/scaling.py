@@ -63,9 +63,9 @@ def scale_variance(
     .. math:: c = \operatorname{median}_{b,k}\; \hat\sigma^2_{bk} / \sigma^2_{bk}
 
     where :math:`\hat\sigma^2_{bk}` is the variance of output k for example b over draws of all weights, and
-    :math:`\sigma^2_{bk}` the predicted one. Rules that neglect correlations lose a share of the variance that depends
-    on the network far more than on its input. A few dozen examples and a few hundred passes measure it once; predictions
-    still take one pass.
+    :math:`\sigma^2_{bk}` the predicted one. Rules that neglect correlations lose a share of the variance. A few dozen
+    examples and a few hundred passes measure its median once; predictions still take one pass. Single outputs may
+    stay off: ``spread`` says how far apart the factors are.
 
     The variance is then that of the posterior. Whether predictions get better is another question: a network that was
     trained with the variances as they were, or a noise that :func:`mnvi.tune_noise` chose with them, fits the data
