@@ -9,6 +9,6 @@
 from mnvi.comparison.comparing import compare_with_sampling
 from mnvi.comparison.result import ComparedLayer, Comparison
 from mnvi.comparison.sampled_weights import drawn_weights
-from mnvi.comparison.scaling import ScaledVariance, scale_variance
+from mnvi.comparison.scaled_variance import ScaledVariance, scale_variance
 
 __all__ = ["ComparedLayer", "Comparison", "ScaledVariance", "compare_with_sampling", "drawn_weights", "scale_variance"]
