@@ -15,12 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline import console, files, new_photos
 from pipeline.console import say
 from pipeline.data.folders import ENDINGS
-from pipeline.data.table_arrays import FoundTable, find_table
+from pipeline.data.table_arrays import find_table
 from pipeline.errors import StudyError
 from pipeline.params import Params
 from pipeline.params.reading import load, parse, read
@@ -29,7 +27,6 @@ from pipeline.registry import networks
 
 METHODS = ("mnvi", "mc_dropout", "ensemble", "deterministic")
 IMAGE_METHODS = ("mnvi", "deterministic")
-ROWS_PER_FOLD = 10  # fewer test rows tell little
 
 
 def main() -> None:
@@ -78,10 +75,7 @@ def start(name: str, entry: dict[str, Any], methods: list[str], params: Path) ->
     settings = _checked(name, study, text, params)
     table = find_table(settings.datasets[name])
     _write(name, study, text, params, f"Your own table: {entry['file']}.")
-    rows, folds = int(table.summary["rows"]), settings.datasets[name].folds or 1
-    for warning in _doubts(table, rows, folds):
-        say(f"warning: {name}: {warning}")
-    say(f"{name}: {rows} rows, {table.summary['features']} features, target {entry['target']}")
+    say(f"{name}: {table.summary['rows']} rows, {table.summary['features']} features, target {entry['target']}")
     say(_next(name, study, params))
 
 
@@ -134,25 +128,6 @@ def _next(name: str, study: dict[str, Any], params: Path) -> str:
         f"added datasets.{name} to {params}, wrote {STUDIES / name}.yaml and selected it; next: dvc repro, then open "
         f"{study['results']}/report/index.html"
     )
-
-
-def _doubts(table: FoundTable, rows: int, folds: int) -> list[str]:
-    """What is odd about a table, but allowed."""
-    names = table.summary.get("columns") or [""] * table.x.shape[1]
-    columns = [name or f"number {k}" for k, name in enumerate(names)]
-    counting = [
-        column
-        for column, values in zip(columns, np.asarray(table.x).T, strict=True)
-        if rows > 2 and (np.diff(values) == 1).all()
-    ]
-    found = [
-        f"the column {column} counts the rows; leave it out of the file unless it means something"
-        for column in counting
-    ]
-    if rows < ROWS_PER_FOLD * folds:
-        tested = f"{folds} folds of {rows} rows have {rows // folds} test rows each, which tell little"
-        found.append(f"{tested}; add e.g. `folds: {max(2, rows // ROWS_PER_FOLD)}` to its entry in datasets")
-    return found
 
 
 def _free(name: str, params: Path) -> str:

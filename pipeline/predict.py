@@ -3,6 +3,7 @@
 python -m pipeline.predict prices-mnvi new.csv
 python -m pipeline.predict prices-mnvi new.csv --refer 0.1 --output predictions.csv
 python -m pipeline.predict lenet-mnist-mnvi photos/
+python -m pipeline.predict lenet-mnist-mnvi photo.png --refer-above 0.5
 """
 
 from __future__ import annotations
@@ -49,7 +50,14 @@ def main() -> None:
     parser.add_argument("cell", help="a cell of the study, as `python -m pipeline.params show` lists them")
     parser.add_argument("input", type=Path, help="a CSV file for a table's model; an image or a folder for an image's")
     parser.add_argument("--output", "-o", type=Path, help="write all rows to this CSV file")
-    parser.add_argument("--refer", type=_share, default=0.0, help="mark this share of the rows, the least certain ones")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--refer", type=_share, default=0.0, help="mark this share of the rows, the least certain ones")
+    which.add_argument(
+        "--refer-above",
+        type=_bound,
+        metavar="BOUND",
+        help="mark rows whose entropy (for numbers: std) is above this; unlike a share it suits single rows",
+    )
     parser.add_argument("--params", default="params.yaml", help="the study's settings (default: %(default)s)")
     arguments = parser.parse_args()
     if not arguments.input.exists():
@@ -61,7 +69,7 @@ def main() -> None:
         rows = _table(arguments.input, model)
     else:
         rows = _images(arguments.input, model, cell.dataset.size)
-    heading, lines = _lines(rows, model, cell.kind, arguments.refer)
+    heading, lines = _lines(rows, model, cell.kind, arguments.refer, arguments.refer_above)
     if arguments.output:
         files.write_text(arguments.output, _csv([heading, *lines]))
         say(f"{arguments.output}: {len(lines)} rows")
@@ -73,6 +81,13 @@ def _share(text: str) -> float:
         if 0 <= float(text) <= 1:
             return float(text)
     raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
+
+
+def _bound(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
 
 
 def _table(file: Path, model: registered.Model) -> Rows:
@@ -133,7 +148,9 @@ def _middle(image: Image.Image, size: int, wanted: tuple[int, int]) -> Image.Ima
     return whole.crop((left, top, left + wanted[0], top + wanted[1]))
 
 
-def _lines(rows: Rows, model: registered.Model, kind: str, refer: float) -> tuple[list[str], list[list[Any]]]:
+def _lines(
+    rows: Rows, model: registered.Model, kind: str, refer: float, above: float | None
+) -> tuple[list[str], list[list[Any]]]:
     parts = [model.predict(batch) for batch in rows.batches]
     answer = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     if kind == "classification":
@@ -144,14 +161,19 @@ def _lines(rows: Rows, model: registered.Model, kind: str, refer: float) -> tupl
             **{name: answer[name] for name in ("entropy", "aleatoric", "epistemic")},
         }
     columns = dict(answer)
-    if refer:
-        order = np.argsort(-answer[UNCERTAINTY[kind]], kind="stable")
-        marked = np.zeros(len(order), dtype=bool)
-        marked[order[: math.ceil(refer * len(order))]] = True
-        columns["refer"] = np.where(marked, "yes", "no")
+    if refer or above is not None:
+        columns["refer"] = np.where(_referred(answer[UNCERTAINTY[kind]], refer, above), "yes", "no")
     first = "row" if kind == "regression" else "image"
     cells = [[_plain(values[index]) for values in columns.values()] for index in range(len(rows.names))]
     return [first, *columns], [[name, *line] for name, line in zip(rows.names, cells, strict=True)]
+
+
+def _referred(uncertainty: np.ndarray, share: float, above: float | None) -> np.ndarray:
+    if above is not None:
+        return uncertainty > above
+    marked = np.zeros(len(uncertainty), dtype=bool)
+    marked[np.argsort(-uncertainty, kind="stable")[: math.ceil(share * len(uncertainty))]] = True
+    return marked
 
 
 def _plain(value: Any) -> Any:

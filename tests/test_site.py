@@ -110,10 +110,12 @@ def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
     x, y = torch.randn(96, 4), torch.randint(3, (96,))
     net = torch.nn.Sequential(torch.nn.Linear(4, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
     names = {"net": net, "images": x[:20], "train": (x, y), "validation": (x, y), "test": (x, y)}
+    names |= {"table": x.numpy(), "prices": 1e5 * x[:, 0].numpy(), "new_rows": x[:7].numpy()}
     monkeypatch.setattr(mnvi, "optimize_for_inference", lambda model, **kwargs: model)  # its own tests compile
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(block, names)
     assert names["prediction"].refer.sum() == 2
+    assert names["std"].shape == names["upper"].shape == (7,)
     assert names["out"].var.shape == (20, 3) and (tmp_path / "model.onnx").is_file()

@@ -138,6 +138,11 @@ def _check_classes(dataset: Dataset, listings: dict[str, Listing]) -> None:
             f"datasets.{dataset.name}: train and test must have the same classes; only in train: "
             f"{', '.join(sorted(train - test)) or 'none'}; only in test: {', '.join(sorted(test - train)) or 'none'}"
         )
+    if len(train) == 1:
+        raise StudyError(
+            f"datasets.{dataset.name}: there is one class, {train.pop()}, so there is nothing to tell apart; expected "
+            "one subfolder of images for each of two classes or more"
+        )
 
 
 def _written(dataset: Dataset, rows: dict[str, Rows], work: Path) -> dict[str, Written]:

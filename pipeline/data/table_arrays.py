@@ -17,6 +17,8 @@ from pipeline.data.table_sources import RawTable
 from pipeline.errors import StudyError
 from pipeline.params import Dataset
 
+ROWS_PER_FOLD = 10  # fewer test rows tell little
+
 
 @dataclass(frozen=True)
 class FoundTable:
@@ -38,10 +40,12 @@ def find_table(dataset: Dataset, cache: Path = CACHE) -> FoundTable:
     raw, source = table_sources.find(dataset, cache)
     x, y = raw.values[:, raw.features], raw.values[:, raw.target]
     notes = _check(raw, x, y)
-    for note in notes:
-        say(f"{dataset.name}: {note}")
     tests = _tests(dataset, raw)
     _check_tests(raw, tests)
+    if dataset.file is not None:
+        notes += _doubts(dataset, raw)
+    for note in notes:
+        say(f"warning: {dataset.name}: {note}")
     summary = {
         "digest": digest(raw.values),
         "source": source,
@@ -73,6 +77,22 @@ def _check(raw: RawTable, x: np.ndarray, y: np.ndarray) -> list[str]:
     return [f"{name} is the same in every row: it is zero after standardisation and tells nothing" for name in constant]
 
 
+def _doubts(dataset: Dataset, raw: RawTable) -> list[str]:
+    """What is odd about a table of the user's, but allowed."""
+    rows, folds = len(raw.values), dataset.folds or 1
+    found = [
+        f"{_name(raw, column)} counts the rows; leave it out of the file unless it means something"
+        for column in raw.features
+        if rows > 2 and (np.diff(np.sort(raw.values[:, column])) == 1).all()
+    ]
+    if rows < ROWS_PER_FOLD * folds:
+        tested = f"{folds} folds of {rows} rows have {rows // folds} test rows each, which tell little"
+        fewer = max(2, rows // ROWS_PER_FOLD)
+        advice = f"; write e.g. `folds: {fewer}` into datasets.{dataset.name}" if fewer < folds else ""
+        found.append(f"{tested}{advice}")
+    return found
+
+
 def _check_tests(raw: RawTable, tests: list[list[int]]) -> None:
     rows = len(raw.values)
     for index, test in enumerate(tests):
@@ -84,7 +104,9 @@ def _check_tests(raw: RawTable, tests: list[list[int]]) -> None:
 
 
 def _name(raw: RawTable, column: int) -> str:
-    return f"column {raw.heading[column]}" if raw.heading else f"column {column} (counted from 0)"
+    return (
+        f"column {raw.heading[column]}" if raw.heading and raw.heading[column] else f"column {column} (counted from 0)"
+    )
 
 
 def _tests(dataset: Dataset, raw: RawTable) -> list[list[int]]:

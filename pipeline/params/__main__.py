@@ -3,6 +3,7 @@
 python -m pipeline.params check
 python -m pipeline.params show
 python -m pipeline.params select uci --cells boston-mnvi,yacht-mnvi
+python -m pipeline.params select uci --add prices                          with a table of your own
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def main() -> None:
     arguments = _arguments()
     path: Path = arguments.params
     if arguments.command == "select":
-        selecting.select(arguments.study, path, arguments.cells, arguments.results)
+        selecting.select(arguments.study, path, arguments.cells, arguments.results, arguments.add)
     params = load(path)
     for note in consistency.notes(params.study, params.planned):
         console.say(f"note: {note}")
@@ -50,6 +51,12 @@ def _arguments() -> argparse.Namespace:
     select.add_argument("study")
     select.add_argument(
         "--cells", type=lambda names: names.split(","), default=[], help="only these cells, separated by commas"
+    )
+    select.add_argument(
+        "--add",
+        type=lambda names: names.split(","),
+        default=[],
+        help="also these, separated by commas: experiments such as your own table, or cells <experiment>-<method>",
     )
     select.add_argument("--results", help="folder for the results (default: the study's own)")
     return parser.parse_args()

@@ -7,6 +7,7 @@ only, so `select` writes the whole section.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,14 @@ COLUMN = 26  # where comments begin
 KEYS = ("name", "results", "experiments", "methods", "data", "cells", "search", "grids", "limits", *DEFAULTS)
 
 
-def select(name: str, params: Path, cells: list[str], results: str | None) -> None:
+def select(name: str, params: Path, cells: list[str], results: str | None, more: Sequence[str] = ()) -> None:
     """Writes the study into params.yaml and swaps dvc.lock.
 
     Each study has its own lock file, which is kept with its results while another study is selected.
+
+    Args:
+        cells: keep only these; empty: all.
+        more: experiments, or cells as `<experiment>-<method>`, that the study gets in addition.
     """
     known = sorted(path.stem for path in STUDIES.glob("*.yaml"))
     if name not in known:
@@ -49,11 +54,15 @@ def select(name: str, params: Path, cells: list[str], results: str | None) -> No
     source = STUDIES / f"{name}.yaml"
     raw = parse(params)
     whole = expanded(parse(source)["study"], raw)
-    added = _add_own(whole, raw["datasets"])
+    own = _own(raw)
+    added = _add_own(whole, own)
+    for one in more:
+        _add(whole, one, before.experiments)
+    _say_what_is_left_out(whole, own)
     _narrow(whole, cells, before.experiments)
     if results:
         whole["results"] = results
-    comment = f"# From {source.as_posix()}.\n" if added or cells or results else _comment(source)
+    comment = f"# From {source.as_posix()}.\n" if added or more or cells or results else _comment(source)
     after = read({**raw, "study": whole}).study
     text = SECTION.sub(lambda _: f"{comment}{_text(whole)}\n", params.read_text(encoding="utf-8"), count=1)
     files.write_text(params, text)
@@ -133,9 +142,18 @@ def _text(study: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
+def _own(raw: dict[str, Any]) -> dict[str, str | None]:
+    """The user's own experiments: those that `pipeline.new` wrote a study for, and data sets without an experiment.
+
+    Each with the experiment whose study it belongs to, if its data set names one as its `recipe`.
+    """
+    tables = {name: given.get("recipe") for name, given in raw["datasets"].items() if {"recipe", "file"} & set(given)}
+    experiments = {name: None for name in raw["experiments"] if (STUDIES / f"{name}.yaml").exists()}
+    return {**experiments, **tables}
+
+
+def _add_own(study: dict[str, Any], own: dict[str, str | None]) -> bool:
     """Adds cells for data sets whose `recipe` is an experiment of the study, with all methods it has in the study."""
-    own = {name: given["recipe"] for name, given in datasets.items() if isinstance(given, dict) and "recipe" in given}
     added = {
         f"{name}-{cell['method']}": {"experiment": name, "data": name, "method": cell["method"]}
         for name, recipe in own.items()
@@ -145,16 +163,52 @@ def _add_own(study: dict[str, Any], datasets: dict[str, Any]) -> bool:
     study["cells"] = {**study["cells"], **added}
     more = [name for name in own if any(cell["data"] == name for cell in added.values())]
     study["data"] = [*study["data"], *more]
-    for name, recipe in own.items():
-        if name not in more:
-            say(f"datasets.{name}: not in this study, which has no experiment {recipe}, its recipe")
     return bool(added)
+
+
+def _add(study: dict[str, Any], name: str, experiments: dict[str, Experiment]) -> None:
+    """Adds a cell, or an experiment with those methods of the study that it has."""
+    known = _every_cell(experiments)
+    if name in experiments:
+        methods = dict.fromkeys(cell["method"] for cell in study["cells"].values())
+        found = [f"{name}-{method}" for method in methods if method in experiments[name].methods]
+        if not found:
+            raise StudyError(
+                f"--add: {name} has none of this study's methods ({', '.join(methods)}); name its cells, e.g. "
+                f"{name}-{next(iter(experiments[name].methods))}"
+            )
+    elif name in known:
+        found = [name]
+    else:
+        raise unknown("--add", name, experiments, "an experiment, or one of its cells <experiment>-<method>")
+    study["cells"] = {**study["cells"], **{cell: known[cell] for cell in found}}
+    experiment = experiments[known[found[0]]["experiment"]]
+    study["data"] = list(dict.fromkeys([*study["data"], experiment.data, *experiment.ood]))
+
+
+def _every_cell(experiments: dict[str, Experiment]) -> dict[str, dict[str, str]]:
+    return {
+        f"{name}-{method}": {"experiment": name, "data": experiment.data, "method": method}
+        for name, experiment in experiments.items()
+        for method in experiment.methods
+    }
+
+
+def _say_what_is_left_out(study: dict[str, Any], own: dict[str, str | None]) -> None:
+    there = {cell["experiment"] for cell in study["cells"].values()}
+    for name, recipe in own.items():
+        if name not in there:
+            why = f", which has no experiment {recipe}, its recipe" if recipe else ""
+            say(f"{name}: not in this study{why}; add it with `select STUDY --add {name}`")
 
 
 def _narrow(study: dict[str, Any], cells: list[str], experiments: dict[str, Experiment]) -> None:
     """Keeps only these cells and the data they need."""
+    known = _every_cell(experiments)
     for cell in cells:
         if cell not in study["cells"]:
+            if cell in known:
+                raise StudyError(f"--cells: {cell!r} is not a cell of this study; add it with --add {cell}")
             raise unknown("--cells", cell, study["cells"], "a cell of this study")
     if cells:
         study["cells"] = {cell: study["cells"][cell] for cell in cells}

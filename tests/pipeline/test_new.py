@@ -76,11 +76,14 @@ def test_a_second_study_of_the_same_name_is_refused():
 
 
 def test_an_index_column_and_tiny_folds_are_warned_about():
-    rows = np.column_stack([np.arange(60), np.random.default_rng(0).normal(size=(60, 2))])
+    rows = np.column_stack([np.random.default_rng(1).permutation(60), np.random.default_rng(0).normal(size=(60, 2))])
     np.savetxt("rows.csv", rows, delimiter=",", header="id,size,price", comments="", fmt="%.3f")
     status, said = command("new", "rows.csv", "--target", "price")
-    assert status == 0 and "warning: rows: the column id counts the rows; leave it out" in said
-    assert "warning: rows: 10 folds of 60 rows have 6 test rows each, which tell little; add e.g. `folds: 6`" in said
+    assert status == 0 and "warning: rows: column id counts the rows; leave it out of the file" in said
+    folds = "warning: rows: 10 folds of 60 rows have 6 test rows each, which tell little; write e.g. `folds: 6`"
+    assert said.count(folds) == 1
+    status, said = command("prepare", "rows")  # as for a line that somebody wrote by hand
+    assert status == 0 and "warning: rows: column id counts" in said and folds in said
 
 
 def images(folder: str, classes: dict[str, int], size: tuple[int, int], mode: str = "RGB") -> None:

@@ -71,6 +71,16 @@ def test_the_least_certain_rows_are_referred(table):
     referred = [float(row["std"]) for row in rows if row["refer"] == "yes"]
     kept = [float(row["std"]) for row in rows if row["refer"] == "no"]
     assert len(referred) == 4 and min(referred) >= max(kept)
+    bound = sorted(referred)[1]
+    single = predicted("boston-mnvi", "in.csv", "--refer-above", f"{bound + 1e-3}")
+    assert [float(row["std"]) > bound + 1e-3 for row in single] == [row["refer"] == "yes" for row in single]
+    assert {row["refer"] for row in single} == {"yes", "no"}
+
+
+@pytest.mark.parametrize("given", [["--refer-above", "-1"], ["--refer-above", "x"], ["--refer", "2"]])
+def test_a_bound_that_makes_no_sense_is_refused(given, capsys):
+    status, said = command("predict", "boston-mnvi", "in.csv", *given)
+    assert status == 2 and f"{given[1]} is not" in said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Runs the examples and makes the gallery page of what they print and draw.
 
-    python -m tools.website.gallery                         all of examples/ into build/gallery: two minutes
+    python -m tools.website.gallery                         all of examples/ into build/gallery: three minutes
     python -m tools.website.gallery regression_bands --out docs/pictures    the picture of the README
     python -m tools.website.gallery --quick                 a few training steps each: to try the scripts
 
@@ -27,7 +27,7 @@ OUTPUT = ROOT / "build" / "gallery"
 SHOWN = (
     "regression_bands",
     "two_moons",
-    "digits_rejection",
+    "mnist_rejection",
     "foreign_digits",
     "own_photos",
     "table_sklearn",

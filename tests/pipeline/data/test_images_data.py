@@ -388,3 +388,11 @@ def test_bad_folders_are_named(photos: Dataset, tmp_path: Path) -> None:
         find_folder(folder())
     with pytest.raises(StudyError, match=r"p: needs `test`"):
         find_folder(folder(test=None))
+
+
+def test_one_class_leaves_nothing_to_tell_apart(photos: Dataset, tmp_path: Path) -> None:
+    for part in ("train", "alone"):
+        photo(tmp_path / f"only/{part}/n01/0.png", 40, 40)
+    one = Dataset(name="p", kind="folder", train=f"{tmp_path}/only/train", test=f"{tmp_path}/only/alone", size=32)
+    with pytest.raises(StudyError, match=r"datasets\.p: there is one class, n01, so there is nothing to tell apart"):
+        find_folder(one)

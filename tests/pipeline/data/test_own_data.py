@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from commands import command
@@ -52,7 +53,56 @@ def test_a_study_without_its_recipe_says_so(study: None, capsys: pytest.CaptureF
     settings["experiments"]["other"] = {**settings["experiments"]["tiny"]}
     write(settings, {**ENTRY, "recipe": "other"})
     selecting.select("small", Path("params.yaml"), [], None)
-    assert "datasets.mine: not in this study, which has no experiment other, its recipe" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "mine: not in this study, which has no experiment other, its recipe; add it with" in said
+
+
+@pytest.fixture
+def table(study: None) -> list[str]:
+    """A CSV file without a word about its recipe, and the methods that it can have."""
+    np.savetxt("prices.csv", numbers(rows=40), delimiter=",")
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    tiny = settings["experiments"]["tiny"]
+    settings["recipes"] = {"table": {key: value for key, value in tiny.items() if key != "data"}}
+    settings["datasets"]["prices"] = {"kind": "table", "file": "prices.csv", "target": 0}
+    Path("params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    return list(tiny["methods"])
+
+
+def test_a_table_of_ones_own_can_be_added_to_any_study(table: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    selecting.select("small", Path("params.yaml"), [], None)
+    assert "prices: not in this study; add it with `select STUDY --add prices`" in capsys.readouterr().err
+    assert "prices" not in params.load().study.data
+    selecting.select("small", Path("params.yaml"), [], None, ["prices"])
+    after = params.load().study
+    assert list(after.cells)[-2:] == ["prices-mnvi", "prices-ddvi"] and after.data == ("tiny", "mine", "prices")
+    assert "prices" not in capsys.readouterr().err
+
+
+def test_one_cell_can_be_added_and_kept_alone(table: list[str]) -> None:
+    assert "mc_dropout" in table
+    selecting.select("small", Path("params.yaml"), ["prices-mc_dropout"], None, ["prices-mc_dropout"])
+    assert list(params.load().study.cells) == ["prices-mc_dropout"] and params.load().study.data == ("prices",)
+
+
+def test_a_cell_that_exists_but_is_not_in_the_study_says_how_to_add_it(table: list[str]) -> None:
+    with pytest.raises(StudyError, match="'prices-mnvi' is not a cell of this study; add it with --add prices-mnvi"):
+        selecting.select("small", Path("params.yaml"), ["prices-mnvi"], None)
+
+
+def test_a_misspelt_addition_is_named(table: list[str]) -> None:
+    with pytest.raises(StudyError, match=r"--add: 'price' is not an experiment.*did you mean prices\?"):
+        selecting.select("small", Path("params.yaml"), [], None, ["price"])
+
+
+def test_an_experiment_without_the_methods_of_the_study_says_which_it_has(table: list[str]) -> None:
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    methods = settings["recipes"]["table"]["methods"]
+    settings["recipes"]["table"]["methods"] = {"ensemble": methods["ensemble"]}
+    Path("params.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    message = r"--add: prices has none of this study's methods \(mnvi, ddvi\); name its cells, e\.g\. prices-ensemble"
+    with pytest.raises(StudyError, match=message):
+        selecting.select("small", Path("params.yaml"), [], None, ["prices"])
 
 
 def test_one_of_its_cells_can_be_chosen(study: None) -> None:
