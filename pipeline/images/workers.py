@@ -167,7 +167,11 @@ def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:
 def history(job: Job) -> list[loop.Epoch]:
     """The epochs that the workers have reported so far."""
     path = job.state / HISTORY
-    return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
+
+    def read() -> list[loop.Epoch]:
+        return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
+
+    return storage.patiently(read, job.state.parent)
 
 
 def pause(state: Anywhere) -> float:
@@ -186,7 +190,8 @@ def raise_why_stopped(state: Anywhere) -> None:
 def note(job: Job, error: StudyError) -> None:
     """Writes down why a training cannot continue; workers that Ray restarts exit at once."""
     kind = next(name for name, kind in KINDS.items() if isinstance(error, kind))
-    storage.write_json(job.state / STOPPED, {"error": str(error), "kind": kind})
+    why = {"error": str(error), "kind": kind}
+    storage.patiently(lambda: storage.write_json(job.state / STOPPED, why), job.state.parent)
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
@@ -247,5 +252,5 @@ class _Report:
 
         self.history.append(epoch)
         if self.first:
-            storage.write_json(self.path, self.history)
+            storage.patiently(lambda: storage.write_json(self.path, self.history), self.path.parent.parent)
         ray.train.report(epoch)
