@@ -343,6 +343,7 @@ def test_what_a_study_does_not_say_about_a_fault_is_a_finding(tmp_path: Path, mo
     monkeypatch.setitem(FAULTS, "worker out of memory", Silent())
     made = campaign(tmp_path, monkeypatch, 'test -e struck || { touch struck; echo "first"; exec sleep 60; }')
     made.seconds = 0.0
+    monkeypatch.setattr(made, "_differences", lambda server: {})
     monkeypatch.setattr(made, "_left_behind", lambda environment: {})
     found = made.disturbed("driver", ["worker out of memory"], time.monotonic() + 60)
     assert found.problems["ended"] == [] and found.commands == 2

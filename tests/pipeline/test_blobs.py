@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import boto3
 import pytest
@@ -173,7 +174,7 @@ def test_a_server_that_is_gone_is_waited_for(
             storage.write_json(place, 1)
         port = int(variables["AWS_ENDPOINT_URL"].rpartition(":")[2])
         back = iter([lambda: None, lambda: servers.enter_context(s3_server(port))])
-        monkeypatch.setattr(storage.time, "sleep", lambda seconds: next(back)())
+        monkeypatch.setattr(storage, "time", Mock(sleep=lambda seconds: next(back)()))
         storage.write_json(place, 2)
         assert storage.read_json(place, "a test") == 2
     assert capsys.readouterr().err.count("a.json: cannot be written") == 2
