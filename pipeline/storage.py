@@ -104,10 +104,6 @@ class Remote:
     def name(self) -> str:
         return self.address.rpartition("/")[2]
 
-    @property
-    def parent(self) -> Remote:
-        return Remote(self.address.rpartition("/")[0])
-
     @_patient
     def exists(self) -> bool:
         from pyarrow.fs import FileType

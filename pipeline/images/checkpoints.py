@@ -19,12 +19,18 @@ KEPT = 2
 
 
 class Checkpoints:
-    def __init__(self, folder: Anywhere) -> None:
-        self.folder = folder
+    """The checkpoints in a folder.
+
+    Args:
+        home: a folder around it; if it is not there, storage is gone.
+    """
+
+    def __init__(self, folder: Anywhere, home: Anywhere | None = None) -> None:
+        self.folder, self.home = folder, home
 
     def save(self, state: dict[str, Any], epoch: int, step: int) -> Anywhere:
         path = self.folder / f"checkpoint-{epoch:05d}-{step:07d}.pt"
-        storage.patiently(lambda: storage.write_tensors(path, state), self.folder.parent)
+        storage.patiently(lambda: storage.write_tensors(path, state), self.home)
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         return path
@@ -35,13 +41,13 @@ class Checkpoints:
 
     def newest(self) -> Anywhere | None:
         """The last checkpoint that can be read."""
-        return storage.patiently(self._newest, self.folder.parent)
+        return storage.patiently(self._newest, self.home)
 
     def _newest(self) -> Anywhere | None:
         self._remove_halves()
         for path in self.paths():
             try:
-                _read(path)
+                self.read(path)
             except storage.Gone:
                 raise
             except StudyError as error:
@@ -58,7 +64,7 @@ class Checkpoints:
             storage.remove(left)
 
     def read(self, path: Anywhere) -> dict[str, Any]:
-        return storage.patiently(lambda: _read(path), self.folder.parent)
+        return storage.patiently(lambda: _read(path), self.home)
 
     def load(self) -> dict[str, Any] | None:
         path = self.newest()

@@ -60,7 +60,7 @@ def trial_folder(point: Point) -> str:
 
 
 def trial_job(cell: Cell, point: Point, folder: Anywhere, data: Data) -> Job:
-    return Job(short(cell.with_hyperparameters(point)), SEED, data, folder / trial_folder(point))
+    return Job(short(cell.with_hyperparameters(point)), SEED, data, folder / trial_folder(point), home=folder)
 
 
 def ended(folder: Anywhere) -> list[Trial]:
@@ -104,7 +104,7 @@ def _report(job: Job, epoch: Epoch) -> None:
 
 
 def _end(job: Job, point: Point, failure: str | None) -> None:
-    checkpoints = Checkpoints(job.state)
+    checkpoints = Checkpoints(job.state, job.home)
     found = checkpoints.load()
     history: list[Epoch] = found["position"]["history"] if found else []
     to_the_end = found is not None and found["position"]["finished"]
@@ -118,7 +118,7 @@ def _end(job: Job, point: Point, failure: str | None) -> None:
         "seconds": sum(epoch["seconds"] for epoch in history),
         "history": history,
     }
-    storage.patiently(lambda: storage.write_json(job.state / RECORD, record), job.state.parent)
+    storage.patiently(lambda: storage.write_json(job.state / RECORD, record), job.home)
     for path in checkpoints.paths():
         path.unlink()
 

@@ -171,7 +171,7 @@ def history(job: Job) -> list[loop.Epoch]:
     def read() -> list[loop.Epoch]:
         return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
 
-    return storage.patiently(read, job.state.parent)
+    return storage.patiently(read, job.home)
 
 
 def pause(state: Anywhere) -> float:
@@ -191,7 +191,7 @@ def note(job: Job, error: StudyError) -> None:
     """Writes down why a training cannot continue; workers that Ray restarts exit at once."""
     kind = next(name for name, kind in KINDS.items() if isinstance(error, kind))
     why = {"error": str(error), "kind": kind}
-    storage.patiently(lambda: storage.write_json(job.state / STOPPED, why), job.state.parent)
+    storage.patiently(lambda: storage.write_json(job.state / STOPPED, why), job.home)
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
@@ -244,7 +244,7 @@ class _Report:
     """Reports a worker's progress to Ray and to processes that watch the job's folder."""
 
     def __init__(self, job: Job, group: Group) -> None:
-        self.path, self.first = job.state / HISTORY, group.first
+        self.path, self.home, self.first = job.state / HISTORY, job.home, group.first
         self.history: list[loop.Epoch] = []
 
     def __call__(self, epoch: loop.Epoch) -> None:
@@ -252,5 +252,5 @@ class _Report:
 
         self.history.append(epoch)
         if self.first:
-            storage.patiently(lambda: storage.write_json(self.path, self.history), self.path.parent.parent)
+            storage.patiently(lambda: storage.write_json(self.path, self.history), self.home)
         ray.train.report(epoch)

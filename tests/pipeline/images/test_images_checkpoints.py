@@ -68,7 +68,7 @@ def share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_state_waits_for_storage_that_is_gone(share: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoints = Checkpoints(share / "seed-0")
+    checkpoints = Checkpoints(share / "seed-0", share)
     checkpoints.save({"epoch": 1}, 1, 0)
     share.rename(share.with_name("away"))
     checkpoints.save({"epoch": 2}, 2, 0)
@@ -77,7 +77,7 @@ def test_a_state_waits_for_storage_that_is_gone(share: Path, capsys: pytest.Capt
 
 
 def test_a_training_does_not_begin_anew_while_storage_is_gone(share: Path) -> None:
-    checkpoints = Checkpoints(share / "seed-0")
+    checkpoints = Checkpoints(share / "seed-0", share)
     checkpoints.save({"epoch": 1}, 1, 0)
     share.rename(share.with_name("away"))
     assert checkpoints.load() == {"epoch": 1}
@@ -86,7 +86,7 @@ def test_a_training_does_not_begin_anew_while_storage_is_gone(share: Path) -> No
 def test_a_state_is_not_damaged_because_storage_went_while_it_was_read(
     share: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints, read, goes = Checkpoints(share / "seed-0"), files.read_tensors, iter([True])
+    checkpoints, read, goes = Checkpoints(share / "seed-0", share), files.read_tensors, iter([True])
     checkpoints.save({"epoch": 1}, 1, 0)
 
     def interrupted(path: Path, made_by: str) -> object:
