@@ -31,8 +31,7 @@ from typing import Any
 import psutil
 
 PATIENCE = 180.0  # seconds for a node to join
-ATTEMPTS = 3
-STARTS_IN = "120"  # seconds after which Ray itself gives up; its half a minute is too short on a busy machine
+ATTEMPTS = 3  # Ray itself gives up after half a minute, which may be too short on a busy machine
 OBJECT_STORE = 100_000_000
 OF_THE_CALLER = ("RAY_", "MNVI_", "MLFLOW_", "AWS_")  # variables that nodes must not inherit
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -137,8 +136,7 @@ class Nodes:
         return [*place.prefix, *_RAY, *where, *sizes, *ports]
 
     def _variables(self, node: int) -> dict[str, str]:
-        own = {"MNVI_NODE_CACHE": str(self.cache(node)), "RAY_raylet_start_wait_time_s": STARTS_IN}
-        return self.environment | own | self.variables
+        return self.environment | {"MNVI_NODE_CACHE": str(self.cache(node))} | self.variables
 
     def _log(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
