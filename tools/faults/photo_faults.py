@@ -103,9 +103,10 @@ class HideStorage(Fault):
 
     lasts = (60.0, 60.0)
 
+    def target(self, scene: Scene) -> bool:
+        return super().target(scene) and bool(processes(GROUP))
+
     def strike(self, scene: Scene, rng: random.Random) -> str | None:
-        if not scene.storage.exists():
-            return None
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=4k", "none", str(scene.storage)], check=True)
         return "storage"
 
