@@ -165,8 +165,11 @@ def _put(file: Path, root: Anywhere, digest: str) -> None:
 
 
 def fetch(root: Anywhere, digest: str, target: Path) -> None:
-    """Copies the file with this digest from storage, and checks it."""
-    place = _place(root, digest)
+    """Copies the file with this digest from storage, and checks it; waits for storage that is gone."""
+    storage.patiently(lambda: _fetch(_place(root, digest), digest, target), root / "blobs")
+
+
+def _fetch(place: Anywhere, digest: str, target: Path) -> None:
     try:
         storage.fetch(place, target)
     except FileNotFoundError as error:

@@ -10,17 +10,14 @@ from __future__ import annotations
 import functools
 import math
 import os
-import time
 from pathlib import Path
 
 from filelock import FileLock
 
 from pipeline import blobs, files, storage
-from pipeline.console import say
 from pipeline.errors import StudyError
 
 LIMIT = "MNVI_NODE_CACHE_GB"
-PAUSES = (1.0, 4.0, 15.0, 40.0, 60.0)  # seconds between attempts: storage may be gone for a minute or two
 
 
 def local(folder: Path, name: str) -> Path:
@@ -75,16 +72,8 @@ def _copies() -> Path:
 
 
 def _fetch(root: storage.Anywhere, digest: str, copy: Path) -> None:
-    for pause in (*PAUSES, None):
-        try:
-            with files.replacing(copy) as temporary:
-                blobs.fetch(root, digest, temporary)
-            break
-        except StudyError as error:
-            if pause is None or isinstance(error, blobs.NotInStorage):
-                raise
-            say(f"{error}\nTrying again in {pause:g} seconds")
-            time.sleep(pause)
+    with files.replacing(copy) as temporary:
+        blobs.fetch(root, digest, temporary)
     _make_room(copy)
 
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from pipeline import files
+from pipeline.console import say
 from pipeline.errors import StudyError
 from pipeline.masking import masked
 
@@ -25,6 +28,64 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 VARIABLE = "MNVI_STORAGE"
+PAUSES = (1.0, 4.0, 15.0, 40.0, 60.0)  # seconds between attempts: storage may be gone for a minute or two
+# Words of S3's client about a server that does not answer, or cannot at the moment. Others, such as a wrong key, stay.
+_PASSES = re.compile(r"NETWORK_CONNECTION|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT")
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Gone(StudyError):
+    """Storage does not answer, or its folder is not there: it may be back in a minute."""
+
+
+def patiently(do: Callable[[], Result], needs: Anywhere | None = None) -> Result:
+    """Does something with storage; if storage is gone, waits for it, for two minutes at most.
+
+    Args:
+        needs: a folder that exists as long as the storage is mounted. Without it only errors show that storage is gone.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            return _with(needs, do)
+        except Gone as error:
+            if pause is None:
+                raise
+            say(f"{error}\nTrying again in {pause:g} seconds")
+            time.sleep(pause)
+    raise AssertionError
+
+
+def _with(needs: Anywhere | None, do: Callable[[], Result]) -> Result:
+    _check_mounted(needs)
+    try:
+        done = do()
+    except (StudyError, OSError):
+        _check_mounted(needs)
+        raise
+    _check_mounted(needs)  # an unmounted folder looks like an empty one
+    return done
+
+
+def _check_mounted(needs: Anywhere | None) -> None:
+    if not isinstance(needs, Path):
+        return
+    try:
+        needs.stat()
+    except OSError as error:
+        raise Gone(
+            f"{needs}: is gone ({error.strerror}); mount the share of {VARIABLE} again, or run the same command again "
+            "if you have deleted the folder"
+        ) from error
+
+
+def _patient(method: Callable[Concatenate[Remote, Given], Result]) -> Callable[Concatenate[Remote, Given], Result]:
+    @functools.wraps(method)
+    def repeated(self: Remote, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return patiently(lambda: method(self, *args, **kwargs))
+
+    return repeated
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +104,7 @@ class Remote:
     def name(self) -> str:
         return self.address.rpartition("/")[2]
 
+    @_patient
     def exists(self) -> bool:
         from pyarrow.fs import FileType
 
@@ -57,6 +119,7 @@ class Remote:
             if name.match(pattern) and len(name.parts) == len(Path(pattern).parts)
         ]
 
+    @_patient
     def names(self) -> list[PurePosixPath]:
         """Paths of all files below this folder, relative to it."""
         from pyarrow.fs import FileSelector
@@ -68,6 +131,7 @@ class Remote:
             check_inside(self, name)  # an S3 key may be any text
         return names
 
+    @_patient
     def unlink(self, missing_ok: bool = False) -> None:
         with self._reached("changed") as (system, path):
             try:
@@ -76,6 +140,7 @@ class Remote:
                 if not missing_ok:
                     raise
 
+    @_patient
     def remove(self) -> None:
         """Deletes the file, or the folder with everything in it, if it exists."""
         from pyarrow.fs import FileType
@@ -87,6 +152,7 @@ class Remote:
             elif kind == FileType.File:
                 system.delete_file(path)
 
+    @_patient
     def move_to(self, target: Remote) -> None:
         from pyarrow.fs import FileType
 
@@ -105,6 +171,7 @@ class Remote:
             yield temporary
             self.put(temporary)
 
+    @_patient
     def put(self, file: Path) -> None:
         """Uploads a file from where it is; it becomes visible once it is whole."""
         from pyarrow.fs import copy_files
@@ -112,6 +179,7 @@ class Remote:
         with self._reached("written") as (system, path):
             copy_files(str(file), path, destination_filesystem=system)
 
+    @_patient
     def copy_to(self, copy: Path) -> None:
         from pyarrow.fs import copy_files
 
@@ -125,7 +193,8 @@ class Remote:
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:
-            raise StudyError(
+            kind = Gone if _PASSES.search(str(error)) else StudyError
+            raise kind(
                 f"{self.address}: cannot be {done} ({str(error).splitlines()[0]}); check the bucket of {VARIABLE}, "
                 "AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, here and on the cluster's nodes"
             ) from error

@@ -151,40 +151,38 @@ class _MultiplicativeNoise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         expectation = affine(*lowered(mean, weight, bias))
         with full_precision(mean):
-            grown = 1 + alpha
-            variance = affine(second_moment(mean, var, alpha, grown), widened(weight).square())
+            variance = affine(second_moment(mean, var, alpha), widened(weight).square())
         ctx.affine, ctx.low = affine, expectation.dtype
-        ctx.save_for_backward(mean, var, weight, alpha, grown)
+        ctx.save_for_backward(mean, var, weight, alpha)
         return expectation, variance
 
     @staticmethod
     def backward(ctx: Any, g_mean: Tensor, g_var: Tensor) -> tuple[Any, ...]:
-        mean, var, weight, alpha, grown = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: differentiable in α
-            grown = 1 + alpha
+        mean, var, weight, alpha = ctx.saved_tensors
         _, to_mean, to_var, to_weight, to_bias, to_alpha = ctx.needs_input_grad
         affine: Affine = ctx.affine
         with full_precision(mean):
             inner, inner_weight = affine.gradients(
                 g_mean.to(ctx.low), mean.to(ctx.low), weight.to(ctx.low), to_mean, to_weight
             )
+            total = torch.addcmul(widened(var), widened(mean), widened(mean))
             outer, outer_weight = affine.gradients(
                 g_var,
-                second_moment(mean, var, alpha, grown),
+                torch.addcmul(widened(var), total, alpha),
                 widened(weight).square(),
                 to_mean or to_var or to_alpha,
                 to_weight,
             )
             g_x = g_v = g_w = g_a = None
+            noisy = outer * alpha if to_mean or to_var else None
             if to_mean:
-                g_x = inner.to(mean.dtype).addcmul(outer * alpha, widened(mean), value=2).to(mean.dtype)
+                g_x = inner.to(mean.dtype).addcmul(noisy, widened(mean), value=2).to(mean.dtype)
             if to_weight:
                 g_w = inner_weight.to(weight.dtype).addcmul(outer_weight.to(weight.dtype), weight, value=2)
             if to_alpha:
-                total = torch.addcmul(widened(var), widened(mean), widened(mean))
-                g_a = total.mul_(outer).sum_to_size(_aligned(alpha, total)).reshape(alpha.shape)
+                g_a = (total * outer).sum_to_size(_aligned(alpha, total)).reshape(alpha.shape)
             if to_var:
-                g_v = outer * grown
+                g_v = outer + noisy
             g_b = affine.bias_gradient(g_mean.to(weight.dtype)) if to_bias else None
         return None, g_x, g_v, g_w, g_b, g_a
 
@@ -263,9 +261,10 @@ def _summing_weight(affine: Affine, weight: Tensor) -> Tensor:
     return torch.ones_like(weight[: affine.groups])
 
 
-def second_moment(mean: Tensor, var: Tensor, alpha: Tensor, grown: Tensor | None = None) -> Tensor:
-    """α∘x² + (1+α)∘v; ``grown`` is 1 + α where it is at hand."""
-    return torch.addcmul(widened(mean).square() * alpha, widened(var), 1 + alpha if grown is None else grown)
+def second_moment(mean: Tensor, var: Tensor, alpha: Tensor) -> Tensor:
+    """α∘x² + (1+α)∘v, as v + α∘(v + x²)."""
+    wide = widened(mean)
+    return torch.addcmul(widened(var), torch.addcmul(widened(var), wide, wide), alpha)
 
 
 def lowered(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

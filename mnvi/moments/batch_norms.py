@@ -138,11 +138,12 @@ class _BatchNorm(torch.autograd.Function):
         others = [dim for dim in range(var.dim()) if dim != 1]
         to_var = g_var * per_channel(growth, var) if for_var else None
         if for_weight or (for_mean and not ctx.constant_scale):
-            tilt = (g_var * var).sum(others) * scale * inverse_std
+            steep = scale * inverse_std
+            tilt = (g_var * var).sum(others) * steep
             if for_weight:
                 to_weight = torch.add(to_weight, tilt, alpha=2)
             if for_mean and not ctx.constant_scale:
-                pull = tilt * scale * inverse_std
+                pull = tilt * steep
                 away = mean - per_channel(centre, mean)
                 to_mean = to_mean.addcmul_(away, per_channel(pull, mean), value=-2 * scale.numel() / var.numel())
         return to_mean, to_var, to_weight, to_bias, None, None

@@ -52,12 +52,20 @@ class Data:
 
 @dataclass(frozen=True)
 class Job:
+    """A training.
+
+    Args:
+        state: the folder of its checkpoints.
+        home: a folder around it that is there as long as storage is; without it nobody waits for a folder.
+    """
+
     cell: Cell
     seed: int
     data: Data
     state: Anywhere
     checkpoint_steps: int = 1000  # an epoch may take hours; these two bound the work that a crash loses
     checkpoint_seconds: float = 300.0
+    home: Anywhere | None = None
 
     @property
     def limits(self) -> ClassificationLimits:

@@ -86,7 +86,7 @@ class Loop:
         if recipe.sync_batch_norm:
             _check_can_synchronise(job)
             synchronise(objective)
-        self.checkpoints = Checkpoints(job.state)
+        self.checkpoints = Checkpoints(job.state, job.home)
         self.batches = Batches(
             training,
             jobs.transform(job.cell, training=True),

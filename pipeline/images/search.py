@@ -60,7 +60,7 @@ def trial_folder(point: Point) -> str:
 
 
 def trial_job(cell: Cell, point: Point, folder: Anywhere, data: Data) -> Job:
-    return Job(short(cell.with_hyperparameters(point)), SEED, data, folder / trial_folder(point))
+    return Job(short(cell.with_hyperparameters(point)), SEED, data, folder / trial_folder(point), home=folder)
 
 
 def ended(folder: Anywhere) -> list[Trial]:
@@ -104,23 +104,21 @@ def _report(job: Job, epoch: Epoch) -> None:
 
 
 def _end(job: Job, point: Point, failure: str | None) -> None:
-    checkpoints = Checkpoints(job.state)
+    checkpoints = Checkpoints(job.state, job.home)
     found = checkpoints.load()
     history: list[Epoch] = found["position"]["history"] if found else []
     to_the_end = found is not None and found["position"]["finished"]
     scores = [epoch["validation_nll"] for epoch in history if epoch["validation_nll"] is not None]
     usable = scores and failure is None and math.isfinite(min(scores))
-    storage.write_json(
-        job.state / RECORD,
-        {
-            "hyperparameters": point,
-            "objective": min(scores) if usable else None,
-            "epochs": len(history),
-            "status": failure or ("finished" if to_the_end else "stopped"),
-            "seconds": sum(epoch["seconds"] for epoch in history),
-            "history": history,
-        },
-    )
+    record = {
+        "hyperparameters": point,
+        "objective": min(scores) if usable else None,
+        "epochs": len(history),
+        "status": failure or ("finished" if to_the_end else "stopped"),
+        "seconds": sum(epoch["seconds"] for epoch in history),
+        "history": history,
+    }
+    storage.patiently(lambda: storage.write_json(job.state / RECORD, record), job.home)
     for path in checkpoints.paths():
         path.unlink()
 
@@ -184,7 +182,8 @@ def _search(cell: Cell, folder: Anywhere, tracked: tracking.Run) -> None:
         records, shortage = list(known), workers.Shortage(cell)
 
         def keep(point: Point, result: dict[str, Any]) -> None:
-            record: Trial = storage.read_json(folder / trial_folder(point) / RECORD, MADE_BY)
+            place = folder / trial_folder(point) / RECORD
+            record: Trial = storage.patiently(lambda: storage.read_json(place, MADE_BY), folder)
             _show(cell, record, tracked)
             if point not in finished:
                 records.append(record)

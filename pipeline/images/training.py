@@ -26,7 +26,7 @@ def run(cell: Cell) -> None:
     cell = cell.tuned()
     data = jobs.data_of(cell)
     folder = progress_of(cell)
-    seeds = [Job(cell, seed, data, folder / f"seed-{seed}") for seed in range(number_of_seeds(cell))]
+    seeds = [Job(cell, seed, data, folder / f"seed-{seed}", home=folder) for seed in range(number_of_seeds(cell))]
     depends_on = [cell.fingerprint("train"), data.digest]
     with tracking.run(cell, "train", state=cell.state("train").absolute(), depends_on=depends_on) as parent:
         parent.params({**cell.parameters("train"), "seeds": len(seeds)})
@@ -128,7 +128,7 @@ def _kept_here(job: Job, parent: tracking.Run) -> Path:
 
 def _finished(job: Job) -> dict[str, Any] | None:
     """The position of a finished training; None for an unfinished one."""
-    found = Checkpoints(job.state).load()
+    found = Checkpoints(job.state, job.home).load()
     return found["position"] if found is not None and found["position"]["finished"] else None
 
 

@@ -167,7 +167,11 @@ def alone(job: Job, on_epoch: Callable[[loop.Epoch], None]) -> loop.Position:
 def history(job: Job) -> list[loop.Epoch]:
     """The epochs that the workers have reported so far."""
     path = job.state / HISTORY
-    return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
+
+    def read() -> list[loop.Epoch]:
+        return storage.read_json(path, "python -m pipeline.train") if path.exists() else []
+
+    return storage.patiently(read, job.home)
 
 
 def pause(state: Anywhere) -> float:
@@ -186,7 +190,8 @@ def raise_why_stopped(state: Anywhere) -> None:
 def note(job: Job, error: StudyError) -> None:
     """Writes down why a training cannot continue; workers that Ray restarts exit at once."""
     kind = next(name for name, kind in KINDS.items() if isinstance(error, kind))
-    storage.write_json(job.state / STOPPED, {"error": str(error), "kind": kind})
+    why = {"error": str(error), "kind": kind}
+    storage.patiently(lambda: storage.write_json(job.state / STOPPED, why), job.home)
 
 
 def figures(epoch: loop.Epoch) -> dict[str, float]:
@@ -239,7 +244,7 @@ class _Report:
     """Reports a worker's progress to Ray and to processes that watch the job's folder."""
 
     def __init__(self, job: Job, group: Group) -> None:
-        self.path, self.first = job.state / HISTORY, group.first
+        self.path, self.home, self.first = job.state / HISTORY, job.home, group.first
         self.history: list[loop.Epoch] = []
 
     def __call__(self, epoch: loop.Epoch) -> None:
@@ -247,5 +252,5 @@ class _Report:
 
         self.history.append(epoch)
         if self.first:
-            storage.write_json(self.path, self.history)
+            storage.patiently(lambda: storage.write_json(self.path, self.history), self.home)
         ray.train.report(epoch)

@@ -189,6 +189,7 @@ def test_a_trial_without_room_for_its_checkpoint_is_no_failed_trial(
     cell = make_cell("deterministic", experiment={"epochs": 1, "milestones": []})
     state = cell.state("tune").absolute()
     with mounted(tmp_path / "work") as disk:
+        state.mkdir(parents=True)
         with disk.full(), pytest.raises(StudyError, match=r"checkpoint-\S+: cannot be written \(No space left"):
             image_search.train_trial({}, cell, state, jobs.data_of(cell), 1)
         assert not image_search.ended(state) and not [path for path in contents("work") if "checkpoint" in path]

@@ -15,9 +15,9 @@ from tools.servers import wait_until_it_answers
 
 
 @contextmanager
-def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
+def s3_server(port: int | None = None) -> Iterator[tuple[str, dict[str, str]]]:
     """The bucket's address and the variables with which it is reached."""
-    port = free_port()
+    port = free_port() if port is None else port
     endpoint = f"http://127.0.0.1:{port}"
     environment = {
         "AWS_ENDPOINT_URL": endpoint,

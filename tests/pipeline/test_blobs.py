@@ -5,10 +5,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import boto3
 import pytest
+from s3_server import s3_server
 
 from pipeline import blobs, storage
 from pipeline.errors import StudyError
@@ -157,3 +160,22 @@ def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:
         StudyError, match=r"s3://no-such-bucket/x: cannot be written .*check the bucket of MNVI_STORAGE"
     ):
         storage.write_json(Remote("s3://no-such-bucket/x"), 1)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ExitStack() as servers:
+        with s3_server() as (address, variables):
+            for name, value in variables.items():
+                monkeypatch.setenv(name, value)
+            place = storage.at(f"{address}/a.json")
+            storage.write_json(place, 1)
+        port = int(variables["AWS_ENDPOINT_URL"].rpartition(":")[2])
+        back = iter([lambda: None, lambda: servers.enter_context(s3_server(port))])
+        monkeypatch.setattr(storage, "time", Mock(sleep=lambda seconds: next(back)()))
+        storage.write_json(place, 2)
+        assert storage.read_json(place, "a test") == 2
+    assert capsys.readouterr().err.count("a.json: cannot be written") == 2
+    storage._system.cache_clear()

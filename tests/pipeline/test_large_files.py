@@ -8,7 +8,7 @@ import pytest
 import torch
 from photos import prepared_photos
 
-from pipeline import blobs, files, large_files, storage
+from pipeline import blobs, files, storage
 from pipeline.data.imagesets import ImageSet, load_images
 from pipeline.errors import StudyError
 from pipeline.storage import Anywhere
@@ -18,7 +18,7 @@ from pipeline.storage import Anywhere
 def on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MNVI_NODE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(large_files, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(storage, "PAUSES", (0.01, 0.01))
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -93,23 +93,26 @@ def test_damage_in_storage_is_named(tmp_path: Path) -> None:
     assert not copies()
 
 
-def test_storage_may_be_gone_for_a_while(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_may_be_gone_for_a_while(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     here, there = published(tmp_path / "storage")
-    fetch, failures = blobs.fetch, iter([True, True])
-
-    def unreliable(*arguments) -> None:
-        if next(failures, False):
-            raise StudyError("s3://study: cannot be read (connection refused)")
-        fetch(*arguments)
-
-    monkeypatch.setattr(blobs, "fetch", unreliable)
+    (tmp_path / "storage").rename(tmp_path / "away")
+    pauses = iter([lambda: None, lambda: (tmp_path / "away").rename(tmp_path / "storage")])
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: next(pauses)())
     assert_same(there, here)
-    assert capsys.readouterr().err.count("Trying again") == 2
+    assert capsys.readouterr().err.count("storage/blobs: is gone (No such file or directory); mount the share") == 2
+
+
+def test_a_folder_that_stays_away_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, there = published(tmp_path / "storage")
+    (tmp_path / "storage").rename(tmp_path / "away")
+    with pytest.raises(StudyError, match="storage/blobs: is gone"):
+        there.take(torch.tensor([16]))
+    assert capsys.readouterr().err.count("Trying again") == len(storage.PAUSES)
 
 
 def test_a_shard_that_storage_lacks_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, there = published(tmp_path / "storage")
-    monkeypatch.setattr(large_files, "PAUSES", (1e6,))
+    monkeypatch.setattr(storage, "PAUSES", (1e6,))
     digest = blobs.checksums(there.folder)["train-00002.shard"]
     (tmp_path / "storage" / "blobs" / digest[:2] / digest).unlink()
     with pytest.raises(StudyError, match=f"{digest}: is not in storage"):

@@ -17,9 +17,10 @@ from typing import Any
 from pipeline.errors import StudyError
 from tools import ray_nodes
 from tools.faults import outcome, room, study, traces
-from tools.faults.injections import FAULTS, Scene, look_after
+from tools.faults.injections import FAULTS, look_after
 from tools.faults.outcome import Outcome
 from tools.faults.room import Network
+from tools.faults.scene import Scene
 from tools.faults.server import Server
 from tools.ray_nodes import Nodes, NotStarted
 
@@ -103,7 +104,7 @@ class Campaign:
     def disturbed(self, mode: str, kinds: list[str], until: float) -> Disturbed:
         """Runs a study and injects these kinds of faults until ``until``, removing from the list those that hit."""
         assert self.expected is not None
-        it, began = Disturbed(mode), time.monotonic()
+        it, began = Disturbed(mode, problems={"told": []}), time.monotonic()
         try:
             with self._fresh(mode) as (server, environment):
                 ended = self._to_the_end(it, kinds, server, environment, until)
@@ -129,8 +130,10 @@ class Campaign:
         """Runs the study to its end; returns why it did not end, or None."""
         while True:
             it.commands += 1
+            begin = self.log.stat().st_size if self.log.exists() else 0
             started, command = time.time(), study.start(self.study, environment, self.log)
-            scene, moment = Scene(self.nodes, self.network, server, self.disk, command), self._moment()
+            scene = Scene(self.nodes, self.network, server, self.disk, command, self.log, begin)
+            moment = self._moment()
             try:
                 while command.poll() is None:
                     if self._is_stuck(it, started):
@@ -143,6 +146,9 @@ class Campaign:
                     self._note_progress(it)
             finally:
                 _end(command)
+            for hit in it.hits:
+                if hit.at >= started:
+                    it.problems["told"] += FAULTS[hit.kind].untold(scene, hit.at)
             if command.returncode == 0:
                 return None
             if not _explains(it.hits, started):

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "benchmarks/results/faults.json", ROOT / "docs/faults.md"
 CHECKS = {
     "ended": "The study ended; no command failed without a fault.",
+    "told": "Each damaged shard is named, and so is each lack of memory, after which no training is repeated.",
     "numbers": "Chosen hyperparameters, trials, histories, metrics and scores equal the undisturbed ones.",
     "weights": "All weights equal the undisturbed ones, to the last bit.",
     "runs": "MLflow has the same runs, each once.",
@@ -56,6 +57,8 @@ def markdown(document: dict[str, Any]) -> str:
         "The second node is a network namespace at the end of a virtual cable; pulling the cable cuts it off.",
         "The study is on a small disk in memory, which one fault fills up. Studies alternate: in one, the stages",
         "connect to the cluster (`RAY_ADDRESS=host:port`), in the next they are jobs (`RAY_ADDRESS=http://host:port`).",
+        "A node without memory is one that reads so in `/proc/meminfo`: Ray's memory monitor then kills a worker.",
+        *_without_hits(hits),
         "",
         "| fault | hits | command survived | command repeated | recovery (median, longest) | in stages |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -66,7 +69,7 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         "| check, after every study | studies that passed |",
         "| --- | --- |",
-        *(f"| {text} | {_passed(studies, check)} of {len(studies)} |" for check, text in CHECKS.items()),
+        *(f"| {text} | {_passed(studies, check)} |" for check, text in CHECKS.items()),
     ]
     for number, study in enumerate(studies, 1):
         for check, problems in study["problems"].items():
@@ -74,6 +77,11 @@ def markdown(document: dict[str, Any]) -> str:
                 continue
             lines += [f"\nStudy {number} ({study['mode']}), {check}:\n", *(f"    {line}" for line in _lines(problems))]
     return "\n".join(lines) + "\n"
+
+
+def _without_hits(hits: list[dict[str, Any]]) -> list[str]:
+    missing = [kind for kind in FAULTS if kind not in {hit["kind"] for hit in hits}]
+    return ["", f"This campaign has no hit of: {', '.join(missing)}."] if missing else []
 
 
 def _row(kind: str, hits: list[dict[str, Any]]) -> str:
@@ -95,8 +103,10 @@ def _count(studies: list[dict[str, Any]]) -> str:
     return "one study" if len(studies) == 1 else f"{len(studies)} studies"
 
 
-def _passed(studies: list[dict[str, Any]], check: str) -> int:
-    return sum(study["problems"].get(check) == [] for study in studies)
+def _passed(studies: list[dict[str, Any]], check: str) -> str:
+    if not any(check in study["problems"] for study in studies):
+        return "not checked"
+    return f"{sum(study['problems'].get(check) == [] for study in studies)} of {len(studies)}"
 
 
 def _lines(problems: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import psutil
 
 from pipeline import files
 from pipeline.errors import StudyError
-from tools.faults.injections import STAGE, TRAINS, TRIAL, processes
+from tools.faults.scene import STAGE, TRAINS, TRIAL, processes
 from tools.ray_nodes import Nodes
 
 PATIENCE = 60.0  # seconds that a killed process may take to die

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import files
+from pipeline import files, storage
 from pipeline.errors import StudyError
 from pipeline.images.checkpoints import Checkpoints
 
@@ -52,6 +52,51 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StudyError, match=r"file/checkpoint.*cannot be written"):
         Checkpoints(tmp_path / "file").save({"epoch": 1}, 1, 0)
+
+
+@pytest.fixture
+def share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of states that can be renamed away; whoever waits for it finds it again."""
+    share = tmp_path / "share"
+    share.mkdir()
+
+    def back(seconds: float) -> None:
+        (tmp_path / "away").rename(share)
+
+    monkeypatch.setattr(storage.time, "sleep", back)
+    return share
+
+
+def test_a_state_waits_for_storage_that_is_gone(share: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoints = Checkpoints(share / "seed-0", share)
+    checkpoints.save({"epoch": 1}, 1, 0)
+    share.rename(share.with_name("away"))
+    checkpoints.save({"epoch": 2}, 2, 0)
+    assert f"{share}: is gone" in capsys.readouterr().err
+    assert [path.name for path in checkpoints.paths()] == ["checkpoint-00002-0000000.pt", "checkpoint-00001-0000000.pt"]
+
+
+def test_a_training_does_not_begin_anew_while_storage_is_gone(share: Path) -> None:
+    checkpoints = Checkpoints(share / "seed-0", share)
+    checkpoints.save({"epoch": 1}, 1, 0)
+    share.rename(share.with_name("away"))
+    assert checkpoints.load() == {"epoch": 1}
+
+
+def test_a_state_is_not_damaged_because_storage_went_while_it_was_read(
+    share: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, read, goes = Checkpoints(share / "seed-0", share), files.read_tensors, iter([True])
+    checkpoints.save({"epoch": 1}, 1, 0)
+
+    def interrupted(path: Path, made_by: str) -> object:
+        if next(goes, False):
+            share.rename(share.with_name("away"))
+        return read(path, made_by)
+
+    monkeypatch.setattr(files, "read_tensors", interrupted)
+    assert checkpoints.load() == {"epoch": 1}
+    assert [path.name for path in (share / "seed-0").iterdir()] == ["checkpoint-00001-0000000.pt"]
 
 
 def test_the_half_of_one_that_a_lost_node_left_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

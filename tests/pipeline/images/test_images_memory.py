@@ -92,6 +92,7 @@ def test_a_group_that_ray_ended_for_want_of_memory_finds_a_note() -> None:
 def test_a_trial_without_memory_fails_and_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = make_cell(study={"search": ["lenet"]})
     point, folder = cell.grid_points()[0], cell.state("tune").absolute()
+    folder.mkdir(parents=True)
     data = make_job(cell).data
     monkeypatch.setattr(loop, "run", runs_out)
     search.train_trial(point, cell, folder, data, num_workers=1)

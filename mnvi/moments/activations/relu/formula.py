@@ -38,10 +38,10 @@ def moments(mean: Tensor, var: Tensor, deviation: Deviation | None = None) -> tu
     size = (wide / sigma).abs().clamp(max=far(var.dtype))
     density = INV_SQRT_2PI * torch.exp(-0.5 * size * size)
     tail = 0.5 * torch.erfc(size * SQRT_HALF)
-    excess = density - size * tail  # up to there it lies further above zero than it is off
+    excess = torch.addcmul(density, size, tail, value=-1)  # up to there it lies further above zero than it is off
     cdf = torch.where(wide >= 0, 1 - tail, tail)
-    expectation = wide.clamp(min=0) + sigma * excess
-    variance = var * (cdf - excess * (excess + size)).clamp(min=0)
+    expectation = torch.addcmul(wide.clamp(min=0), sigma, excess)
+    variance = var * torch.addcmul(cdf, excess, excess + size, value=-1).clamp(min=0)
     slope = torch.where(var > SMALLEST_VARIANCE, density / sigma, 0.0)  # no gradient where there is no noise
     return _as_given(expectation, mean), variance, cdf, slope
 
@@ -90,8 +90,8 @@ def _as_given(expectation: Tensor, mean: Tensor) -> Tensor:
 def gradients(g_mean: Tensor, g_var: Tensor, expectation: Tensor, cdf: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """∂E/∂μ = Φ, ∂E/∂v = φ/2σ, ∂V/∂μ = 2E(1−Φ), ∂V/∂v = Φ − Eφ/σ."""
     through = g_var * expectation
-    to_mean = torch.add(g_mean * cdf, through * (1 - cdf), alpha=2)
-    return to_mean, torch.add(g_var * cdf, slope * torch.sub(g_mean, through, alpha=2), alpha=0.5)
+    to_mean = torch.addcmul(g_mean * cdf, through, 1 - cdf, value=2)
+    return to_mean, torch.addcmul(g_var * cdf, slope, torch.sub(g_mean, through, alpha=2), value=0.5)
 
 
 def gradients_of_ingredients(
