@@ -5,7 +5,7 @@
     python -m tools.variations kin8-ddvi "targets=standardised learning_rate=0.01,0.02" --validation
 
 Each argument changes one setting at a time; settings between quotes change together. The study's own setting comes
-first. What can be changed:
+first, unless --only leaves it out. What can be changed:
 
     epochs           shortens or lengthens the whole schedule
     folds            draws another assignment of rows to folds (the study's own has seed 1)
@@ -192,6 +192,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("variations", nargs="*", help='settings to vary, e.g. epochs=50,100 "epochs=50 kappa=0.1"')
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--validation", action="store_true", help="score rows of the training folds, not the test rows")
+    parser.add_argument("--only", action="store_true", help="leave the study's own setting out; Table 1 has it")
     arguments = parser.parse_intermixed_args(given)
     cell = params.load().cell(arguments.cell)
     path = path_of(Path(cell.study.results), cell.name, arguments.validation)
@@ -200,7 +201,9 @@ def main(given: Sequence[str] | None = None) -> None:
         load_table(cell.data).summary["digest"],
         checked(Count, "--runs", arguments.runs),
     ]
-    asked = parsed(cell, arguments.variations)
+    asked = parsed(cell, arguments.variations)[arguments.only :]
+    if not asked:
+        parser.error("--only leaves nothing to measure; name a setting to vary")
     found = known_before(path, made_for)
     about = {**cell.identity, "runs": arguments.runs, "made_for": made_for}
     for variation in asked:

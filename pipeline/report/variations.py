@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.files import read_json
 from pipeline.report import labels, paper
 from pipeline.report.markdown import line
+from pipeline.report.results import Scores
 from pipeline.report.wording import number, setting
 
 FOLDER = "variations"
@@ -35,7 +36,9 @@ class Varied:
         changes = [one["changed"] for one in self.found if one["changed"]]
         given = [" ".join(f"{key}={_plain(value)}" for key, value in change.items()) for change in changes]
         parts = ["python -m tools.variations", self.cell, *map(_quoted, given), f"--runs {self.runs}"]
-        return " ".join([*parts, "--validation"] if self.validation else parts)
+        parts += ["--validation"] if self.validation else []
+        parts += ["--only"] if len(changes) == len(self.found) else []
+        return " ".join(parts)
 
     @property
     def cpu_seconds(self) -> float:
@@ -68,24 +71,46 @@ def told(changed: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {setting(value)}" for key, value in changed.items()) or UNCHANGED
 
 
-def tables(found: Sequence[Varied]) -> dict[str, str]:
-    """The table of each cell's test figures, and one for each method's search on validation rows, by their marks."""
-    on_test = [one for one in found if not one.validation]
-    searched = [one for one in found if one.validation]
-    methods = list(dict.fromkeys(one.method for one in searched))
-    return {
-        **{f"variations {one.cell}": _of_cell(one) for one in on_test},
-        **{f"validation {method}": _of_search([one for one in searched if one.method == method]) for method in methods},
-    }
+def tables(found: Sequence[Varied], scores: Sequence[Scores]) -> dict[str, str]:
+    """For each method the test figures of its cells, and its search on validation rows, by the marks of a page.
+
+    Args:
+        scores: of the study, whose own setting need not have been measured again.
+    """
+    written = {}
+    for method in dict.fromkeys(varied.method for varied in found):
+        of_method = [varied for varied in found if varied.method == method]
+        on_test = [varied for varied in of_method if not varied.validation]
+        searched = [varied for varied in of_method if varied.validation]
+        written |= {f"variations {method}": _on_test(on_test, scores)} if on_test else {}
+        written |= {f"validation {method}": _of_search(searched)} if searched else {}
+    return written
 
 
-def _of_cell(varied: Varied) -> str:
-    printed = paper.TABLE_1.get((varied.data, "mlp", varied.method))
-    head = ["change", "log-likelihood", "RMSE", "95 % intervals hold"]
-    rows = [[told(one["changed"]), _figure(one), _error(one), _held(one)] for one in varied.found]
-    if printed is not None:
-        rows.append(["the paper's figure", printed.text.replace("-", "−"), "", ""])
-    return _table([head, *rows]) + _made_by([varied])
+def _on_test(of_method: Sequence[Varied], scores: Sequence[Scores]) -> str:
+    rows = [["data", "change", "log-likelihood", "RMSE", "95 % intervals hold"]]
+    for varied in of_method:
+        data = labels.data_label(varied.data)
+        if all(one["changed"] for one in varied.found):
+            rows += [
+                _row(data, f"{UNCHANGED}, {one.runs} runs", _recorded(one)) for one in scores if one.cell == varied.cell
+            ]
+        rows += [_row(data, told(one["changed"]), one) for one in varied.found]
+        printed = paper.TABLE_1.get((varied.data, "mlp", varied.method))
+        if printed is not None:
+            rows.append([data, "the paper's figure", printed.text.replace("-", "−"), "", ""])
+    return _table(rows) + _made_by(of_method)
+
+
+def _recorded(scores: Scores) -> dict[str, Any]:
+    """What Table 1 shows of a cell, in the form of a variation."""
+    metrics = scores.metrics
+    means = {name: metrics[name].mean for name in ("rmse", "coverage_95")}
+    return {"mean": metrics["log_likelihood"].mean, "std": metrics["log_likelihood"].std, **means}
+
+
+def _row(data: str, what: str, one: Mapping[str, Any]) -> list[str]:
+    return [data, what, _figure(one), _error(one), _held(one)]
 
 
 def _of_search(searched: Sequence[Varied]) -> str:

@@ -88,7 +88,7 @@ def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
         "summary_cifar": overview.summary(table_2, overview.CIFAR),
         "methods": overview.comparison(table_1, table_2),
         "searches": markdown.searches(searches),
-        **variations.tables(varied),
+        **variations.tables(varied, scores),
         **({"nested": nested.table(nested_found)} if nested_found else {}),
     }
     for page_path in pages:

@@ -90,6 +90,10 @@ def test_what_is_not_of_the_cell_changes_the_training_too(trained):
     assert len({one["mean"] for one in found}) == 6 and all(one["cpu_seconds"] > 0 for one in found)
 
 
+def test_the_study_s_own_setting_can_be_left_out(trained):
+    assert [one["changed"] for one in run("folds=2", "--only")] == [{"folds": 2}]
+
+
 def test_a_kept_last_batch_is_the_study_s_own(trained):
     study, kept = run("last_batch=kept")
     assert study["mean"] == kept["mean"]
