@@ -17,6 +17,7 @@ class Recipe:
     Args:
         epochs: passes over the data.
         batch_size: the last batch of an epoch may be smaller.
+        drop_last: leave such a smaller batch out; the order changes every epoch, so every example has its turn.
         learning_rate: initial learning rate.
         optimizer: ``"sgd"``, ``"adam"`` or ``"amsgrad"``.
         momentum, nesterov: settings of SGD.
@@ -40,6 +41,7 @@ class Recipe:
     milestones: Sequence[int] = ()
     gamma: float = 0.1
     clip: float | None = None
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -50,8 +52,9 @@ class Recipe:
         check_number("Recipe: weight_decay", self.weight_decay, least=0)
         if self.clip is not None:
             check_number("Recipe: clip", self.clip, above=0)
-        if not isinstance(self.nesterov, bool):
-            raise ValueError(f"Recipe: nesterov={self.nesterov!r} must be True or False")
+        for name in ("nesterov", "drop_last"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"Recipe: {name}={getattr(self, name)!r} must be True or False")
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"Recipe: optimizer={self.optimizer!r} must be one of {', '.join(OPTIMIZERS)}")
         milestones: object = self.milestones

@@ -87,7 +87,7 @@ class Block:
         self.flat, self.parameters = _flattened([start.parameters for start in starts])
         self.rest = {name: torch.stack([start.rest[name] for start in starts]) for name in starts[0].rest}
         self.optimizer = _optimizer(self.flat, recipe)
-        self.data = _Shuffled(data)
+        self.data = _Shuffled(data, recipe)
 
     def epoch(self, epoch: int) -> Tensor:
         """One pass over the data; the mean loss of every replica."""
@@ -95,14 +95,14 @@ class Block:
         total = torch.zeros(len(self.starts))
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(epoch)
-        for x, y in self.data.batches(self.recipe.batch_size, self.generators):
+        for x, y in self.data.batches(self.generators):
             gradient, loss, self.rest = self.recording(x, y)(self.parameters, self.rest, x, y, scale)
             if self.recipe.clip is not None:
                 gradient *= (self.recipe.clip / (gradient.abs().amax(1, keepdim=True) + 1e-6)).clamp(max=1)
             self.flat.grad = gradient
             self.optimizer.step()
             total += loss * y.shape[1]
-        return total / self.data.count
+        return total / self.data.seen
 
     def recording(self, x: Tensor, y: Tensor) -> Recording:
         example = (self.parameters, self.rest, x, y, torch.ones(len(self.starts)))
@@ -136,8 +136,14 @@ def _optimizer(flat: Tensor, recipe: Recipe) -> torch.optim.Optimizer:
 class _Shuffled:
     """The examples of all replicas, in a new order every epoch; replicas with the same tensors share them."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, recipe: Recipe) -> None:
         self.count = len(data[0][1])
+        self.size = recipe.batch_size
+        self.seen = self.count - self.count % self.size if recipe.drop_last else self.count  # in an epoch
+        if not self.seen:
+            raise ValueError(
+                f"Recipe: drop_last=True leaves no batch of {self.size} among {self.count} examples; lower batch_size"
+            )
         unique: dict[tuple[int, int], int] = {}
         places = [unique.setdefault((id(x), id(y)), len(unique)) for x, y in data]
         firsts = [places.index(place) for place in range(len(unique))]
@@ -145,10 +151,10 @@ class _Shuffled:
         self.y = torch.cat([data[first][1] for first in firsts])
         self.starts = torch.tensor(places)[:, None] * self.count
 
-    def batches(self, size: int, generators: Sequence[torch.Generator]) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, generators: Sequence[torch.Generator]) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.stack([torch.randperm(self.count, generator=generator) for generator in generators])
         order += self.starts
-        for rows in order.split(size, dim=1):
+        for rows in order[:, : self.seen].split(self.size, dim=1):
             chosen = rows.reshape(-1)
             yield tuple(part.index_select(0, chosen).unflatten(0, rows.shape) for part in (self.x, self.y))
 

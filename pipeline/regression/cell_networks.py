@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,8 +84,13 @@ def train(
     folds: Sequence[Fold],
     progress: Callable[[list[int], int, Tensor], None] | None = None,
     compile: bool = False,
+    drop_last: bool = False,
 ) -> replicas.Replicas:
-    """Trains these networks together."""
+    """Trains these networks together.
+
+    Args:
+        drop_last: whether a smaller last batch of an epoch is left out, which no study does; tools.variations tries it.
+    """
     data = [(folds[network.fold].x, folds[network.fold].y) for network in networks]
     seeds = [network.seed for network in networks]
     with propagation.options(cell.known_method):
@@ -93,7 +98,7 @@ def train(
             builder(cell, networks, folds),
             data,
             seeds,
-            recipe(cell),
+            replace(recipe(cell), drop_last=drop_last),
             progress=progress,
             compile=compile,
         )

@@ -17,6 +17,7 @@ from pipeline.report import (
     image_figures,
     landscape,
     markdown,
+    nested,
     overview,
     page,
     plot_files,
@@ -24,10 +25,13 @@ from pipeline.report import (
     provenance,
     regression_figures,
     tables,
+    variations,
 )
 from pipeline.report.drawing import Drawing
+from pipeline.report.nested import Nested, found_nested
 from pipeline.report.results import Result, Scores, found_curves, found_scores, found_searches, read_result
 from pipeline.report.searches import Search
+from pipeline.report.variations import Varied, found_variations
 from pipeline.tracking.registered import name_of
 
 
@@ -64,6 +68,7 @@ def write_report(params: Params) -> Path:
 def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
     """Writes the tables of all scores and searches below these results folders between the marks of Markdown pages."""
     scores, searches = list[Scores](), list[Search]()
+    varied, nested_found = list[Varied](), list[Nested]()
     for root in roots:
         own_scores, own_searches = found_scores(root), found_searches(root)
         if not own_scores and not own_searches:
@@ -73,6 +78,8 @@ def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
             )
         scores += own_scores
         searches += own_searches
+        varied += found_variations(root)
+        nested_found += found_nested(root)
     table_1, table_2 = tables.table_1(scores), tables.table_2(scores)
     written = {
         "table1": markdown.table_1(table_1),
@@ -81,6 +88,8 @@ def fill_pages(pages: Sequence[Path], roots: Sequence[Path]) -> None:
         "summary_cifar": overview.summary(table_2, overview.CIFAR),
         "methods": overview.comparison(table_1, table_2),
         "searches": markdown.searches(searches),
+        **variations.tables(varied, scores),
+        **({"nested": nested.table(nested_found)} if nested_found else {}),
     }
     for page_path in pages:
         markdown.fill_page(page_path, written)

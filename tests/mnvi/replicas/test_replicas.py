@@ -59,6 +59,8 @@ def trained_alone(build, k, examples, recipe):
     x, y = examples
     for epoch in range(recipe.epochs):
         for rows in torch.randperm(len(y)).split(recipe.batch_size):
+            if recipe.drop_last and len(rows) < recipe.batch_size:
+                continue
             optimizer.zero_grad()
             objective(x[rows], y[rows], epoch).loss.backward()
             if recipe.clip is not None:
@@ -88,8 +90,9 @@ def test_every_method_ends_as_if_trained_alone(name):
         {"optimizer": "amsgrad", "learning_rate": 0.01, "momentum": 0.0, "weight_decay": 0.1},
         {"nesterov": True, "weight_decay": 0.1},
         {"momentum": 0.0, "clip": None, "learning_rate": 0.001},
+        {"drop_last": True},
     ],
-    ids=["adam", "amsgrad with decay", "nesterov with decay", "plain"],
+    ids=["adam", "amsgrad with decay", "nesterov with decay", "plain", "without last batch"],
 )
 def test_every_optimiser_ends_as_torch_s_own(changes):
     assert_as_alone(builder(method("deterministic")), dataclasses.replace(RECIPE, **changes))
@@ -369,6 +372,25 @@ def test_losses_are_those_of_the_epochs():
     assert (trained.losses[:, -1] < trained.losses[:, 0]).all()
 
 
+def test_a_loss_is_the_mean_over_the_batches_that_were_not_dropped():
+    alike = [(torch.ones(50, FEATURES), torch.ones(50))] * len(SEEDS)
+    still = dataclasses.replace(RECIPE, learning_rate=1e-12)
+    kept, dropped = (
+        replicas.train(
+            builder(method("deterministic")), alike, SEEDS, dataclasses.replace(still, drop_last=drop)
+        ).losses
+        for drop in (False, True)
+    )
+    torch.testing.assert_close(dropped, kept)
+
+
+def test_dropping_the_last_batch_must_leave_one():
+    with pytest.raises(ValueError, match="drop_last=True leaves no batch of 64 among 50 examples; lower batch_size"):
+        replicas.train(
+            builder(method("mnvi")), data(), SEEDS, dataclasses.replace(RECIPE, batch_size=64, drop_last=True)
+        )
+
+
 def test_torch_s_generator_is_left_as_it_was():
     torch.manual_seed(0)
     expected = torch.rand(1)
@@ -391,6 +413,7 @@ def test_torch_s_generator_is_left_as_it_was():
         ("momentum", 1.0, "a finite number >= 0 and < 1"),
         ("momentum", "a", "a finite number >= 0 and < 1"),
         ("nesterov", "no", "True or False"),
+        ("drop_last", 1, "True or False"),
         ("weight_decay", -1, "a finite number >= 0"),
         ("weight_decay", math.inf, "a finite number >= 0"),
         ("milestones", 3, "a list of epochs"),
