@@ -160,16 +160,19 @@ def scores(probs: Tensor, y: Tensor) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
-def milliseconds(net: nn.Module, x: Tensor) -> float:
-    """Median time per photograph that one core computes; what else the machine does hardly matters."""
-    net(x)
-    times = []
-    for _ in range(TIMED):
-        started = time.process_time()
-        net(x)
-        times.append(time.process_time() - started)
-    return 1000 * statistics.median(times) / len(x)
+def medians(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Median time that each run computes on one core, in milliseconds; what else the machine does hardly matters.
+
+    The runs take turns, so that a machine that is slower for a while slows all of them.
+    """
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(1 + TIMED):
+        for name, run in runs.items():
+            started = time.process_time()
+            run()
+            if turn:  # the first one warms up
+                found[name].append(1000 * (time.process_time() - started))
+    return {name: statistics.median(values) for name, values in found.items()}
 
 
 def times(subject: Subject) -> dict[str, Any]:
@@ -186,12 +189,19 @@ def times(subject: Subject) -> dict[str, Any]:
         fitted = METHODS[name].fit(subject.last, train, train)
         return nn.Sequential(*[part for name, part in subject.net.named_children() if name != "fc"], fitted)
 
-    found: dict[str, Any] = {}
-    for name, method in METHODS.items():
+    def run(name: str) -> Callable[[], Any]:
         fast = mnvi.optimize_for_inference(build(name).eval(), compile=False)
-        with mnvi.options(spatial=method.spatial):
-            found[name] = round(milliseconds(fast, x), 2)
-        print(f"{name:16} {found[name]:.1f} ms per photograph", flush=True)
+
+        @torch.no_grad()
+        def predict() -> None:
+            with mnvi.options(spatial=METHODS[name].spatial):
+                fast(x)
+
+        return predict
+
+    found = {name: round(total / len(x), 2) for name, total in medians({name: run(name) for name in METHODS}).items()}
+    for name, one in found.items():
+        print(f"{name:16} {one:.1f} ms per photograph", flush=True)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -93,3 +94,19 @@ def test_a_method_is_measured_on_the_half_that_it_has_not_seen(name: str, subjec
     if name == "plain":
         probs = subject.net(subject.pictures["test"].x).softmax(-1).detach()
         assert found["nll"] == pytest.approx(float(mnvi.metrics.nll(probs, subject.pictures["test"].y)), rel=1e-4)
+
+
+def test_runs_take_turns_and_the_first_one_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, order = [0.0], list[str]()
+
+    def run(name: str, seconds: float) -> Callable[[], None]:
+        def work() -> None:
+            clock[0] += 100 * seconds if name not in order else seconds
+            order.append(name)
+
+        return work
+
+    monkeypatch.setattr(photos.time, "process_time", lambda: clock[0])
+    found = photos.medians({"plain": run("plain", 0.5), "noise": run("noise", 2.0)})
+    assert found == {"plain": 500.0, "noise": 2000.0}
+    assert order == ["plain", "noise"] * (1 + photos.TIMED)
