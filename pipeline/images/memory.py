@@ -30,7 +30,7 @@ def explained(error: BaseException, cell: Cell, who: str) -> OutOfMemory | None:
             )
         if isinstance(one, MemoryError) or _OF_THE_NODE.search(f"{type(one).__name__}: {one}"):
             return OutOfMemory(
-                f"{cell.name}, {who}: a node ran out of memory ({_first_line(one)}). Use nodes with more memory, or "
+                f"{cell.name}, {who}: a node ran out of memory ({_line_about(one)}). Use nodes with more memory, or "
                 "let fewer workers share one: raise resources.cpus_per_worker, or lower `ray start --num-cpus`"
             )
     return None
@@ -46,3 +46,11 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _line_about(error: BaseException) -> str:
+    """The line that speaks of memory, up to the end of its sentence: Ray's report has pages."""
+    for line in str(error).splitlines():
+        if words := _OF_THE_NODE.search(line):
+            return line[: words.end()].strip() + line[words.end() :].partition(". ")[0].rstrip()
+    return _first_line(error)

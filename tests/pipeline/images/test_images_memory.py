@@ -16,6 +16,11 @@ from pipeline.images.hooks import NotInVain
 
 OF_THE_GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
 OF_RAY = ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.\nMemory usage: …")
+OF_A_GROUP = RuntimeError(
+    "Training failed due to controller error:\n"
+    "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.77.0.2) was 23.54GB\n"
+    "OOM kill reason: …"
+)
 OF_TORCH = RuntimeError("[enforce fail at alloc_cpu.cpp:116] err == 0. DefaultCPUAllocator: can't allocate memory")
 
 
@@ -35,12 +40,16 @@ def wrapped(error: Exception) -> Exception:
     ("error", "words"),
     [
         (OF_THE_GPU, r"a GPU ran out of memory \(CUDA out of memory. Tried to allocate 2.00 GiB.\).*accumulate: 2\)"),
-        (OF_RAY, r"a node ran out of memory \(Task was killed due to the node running low on memory.\)"),
+        (OF_RAY, r"a node ran out of memory \(Task was killed due to the node running low on memory.?\)"),
+        (
+            OF_A_GROUP,
+            r"a node ran out of memory \(1 worker\(s\) were killed due to the node running low on memory\). Use nodes",
+        ),
         (OF_TORCH, r"a node ran out of memory \(.*can't allocate memory\).*raise resources.cpus_per_worker"),
         (MemoryError(), r"a node ran out of memory \(MemoryError\)"),
         (wrapped(OF_THE_GPU), "a GPU ran out of memory"),
     ],
-    ids=["GPU", "Ray's monitor", "torch's allocator", "Python", "inside another"],
+    ids=["GPU", "Ray's monitor", "Ray Train", "torch's allocator", "Python", "inside another"],
 )
 def test_a_lack_of_memory_is_explained(error: Exception, words: str) -> None:
     found = memory.explained(error, make_cell(), "seed 0")
