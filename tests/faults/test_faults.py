@@ -39,7 +39,12 @@ NAME = ("table", "train mnvi")
 RUN = Run(
     "FINISHED",
     {"epochs": "40"},
-    {"loss": [(1, 0.5), (2, 0.25)], "seconds": [(1, 3.0)], "system/cpu": [(0, 9.0)]},
+    {
+        "loss": [(1, 0.5), (2, 0.25)],
+        "seconds": [(1, 3.0)],
+        "worker 0/images_per_second": [(1, 80.0)],
+        "system/cpu": [(0, 9.0)],
+    },
     models=1,
 )
 SOUND = Outcome(
@@ -63,7 +68,8 @@ def with_loss(*history: tuple[int, float]) -> Outcome:
 
 
 def test_a_study_that_only_took_another_time_is_sound() -> None:
-    other = {**RUN.histories, "seconds": [(1, 4.0)], "system/cpu": [(0, 1.0), (1, 2.0)]}
+    times = {"seconds": [(1, 4.0)], "worker 0/images_per_second": [(1, 60.0)]}
+    other = {**RUN.histories, **times, "system/cpu": [(0, 1.0), (1, 2.0)]}
     assert failed(with_run(histories=other)) == set()
 
 

@@ -12,7 +12,14 @@ from mlflow import MlflowClient
 
 from pipeline import files
 
-TIMES = ("seconds", "waiting", "workers", "chunks", "inference_ms")  # keys with these words depend on the machine
+TIMES = (
+    "seconds",
+    "per_second",
+    "waiting",
+    "workers",
+    "chunks",
+    "inference_ms",
+)  # keys with these words depend on the machine
 SYSTEM = "system/"  # metrics recorded every ten seconds while a stage runs
 MADE_BY = "python -m tools.faults"
 NUMBERS = ("tune/*/best.yaml", "tune/*/trials.json", "models/**/*.json", "evaluate/*/*.json")
