@@ -8,18 +8,22 @@ step keeps for the backward pass, "single" is inference with one image, "eager" 
 deterministic network runs in eager mode, with channels last, and compiled with its batch norms folded; the fastest of
 them, or the smallest memory, is 1. The Bayesian networks are compiled. For "eager" nothing is compiled: all networks
 are folded, with the default layout and with channels last, and the faster of the two counts. Networks take turns, round
-after round; a figure is the median over the rounds. Memory needs no rounds, and no machine to itself.
+after round; a figure is the median over the rounds. Memory needs no rounds, and no machine to itself. On a machine that
+is never quiet, ``--clock cpu`` gives CPU times on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from benchmarks.measuring import CLOCKS, threads
 from benchmarks.subjects import DIVIDES_ONLY, FOLDED, MODES, Subject
 from benchmarks.timing import conditions, interleaved, kept_for_backward, write
 
@@ -47,7 +51,7 @@ TARGETS = {  # the largest ratios that we accept
 }
 
 
-def measure(model: str, quantity: str, methods: Iterable[str], batch: int, rounds: int) -> list[dict]:
+def measure(model: str, quantity: str, methods: Iterable[str], batch: int, rounds: int, clock: str = "wall") -> list[dict]:
     """One record for each subject: its figure, and what the figure depends on."""
     step = "training" if quantity in ("training", "memory") else "inference"
     batch = 1 if quantity == "single" else batch
@@ -56,8 +60,8 @@ def measure(model: str, quantity: str, methods: Iterable[str], batch: int, round
     if quantity == "memory":
         figures: list[float] = [kept_for_backward(subject) for subject in subjects]
     else:
-        figures = interleaved([subject.step for subject in subjects], rounds)
-    known = conditions(batch, rounds)
+        figures = interleaved([subject.step for subject in subjects], rounds, CLOCKS[clock])
+    known = {**conditions(batch, rounds), "clock": clock}
     return [
         {**subject.record(), "quantity": quantity, "figure": figure, **known}
         for subject, figure in zip(subjects, figures, strict=True)
@@ -131,8 +135,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--batch", type=int, default=BATCH, help=f"batch size (default: {BATCH})")
     parser.add_argument("--rounds", type=int, default=11, help="rounds over all subjects (default: 11)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: CPU time on one thread")
     parser.add_argument("--output", type=Path, default=RESULTS, help="JSON file for the figures")
     arguments = parser.parse_args()
+    torch.set_num_threads(threads(arguments.clock))
     torch.manual_seed(0)
     document = {"records": json.loads(arguments.output.read_text())["records"] if arguments.output.exists() else []}
     for model in arguments.models:
@@ -140,7 +146,9 @@ def main() -> None:
             if quantity == "single" and model not in TARGETS["single", "mnvi_factored"]:
                 continue
             torch.compiler.reset()
-            new = measure(model, quantity, arguments.methods, arguments.batch, arguments.rounds)
+            start = time.monotonic()
+            new = measure(model, quantity, arguments.methods, arguments.batch, arguments.rounds, arguments.clock)
+            print(f"{model}, {quantity}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
             document["records"] = merged(document["records"], new)
             write(arguments.output, document)  # a stop loses one model and quantity at most
     print(markdown(document))

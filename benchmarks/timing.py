@@ -21,12 +21,14 @@ _WARM_UP = 2
 _FEWEST = 3  # rounds
 
 
-def interleaved(steps: list[Callable[[], None]], rounds: int) -> list[float]:
+def interleaved(
+    steps: list[Callable[[], None]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Median milliseconds of each step; every round runs each step once."""
     for step in steps:
         for _ in range(_WARM_UP):
             step()
-    return [statistics.median(taken) for taken in in_turn(steps, rounds)]
+    return [statistics.median(taken) for taken in in_turn(steps, rounds, clock=clock)]
 
 
 def in_turn(

@@ -44,6 +44,13 @@ def test_a_new_measurement_replaces_that_of_the_same_model_and_quantity() -> Non
     assert targets.merged([old, other], [new]) == [other, new]
 
 
+def test_times_come_from_the_chosen_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1000))
+    monkeypatch.setitem(targets.CLOCKS, "cpu", lambda: next(ticks))
+    records = targets.measure("lenet", "eager", [], batch=2, rounds=1, clock="cpu")
+    assert [(record["figure"], record["clock"]) for record in records] == [(1000.0, "cpu")] * len(FOLDED)
+
+
 def test_without_the_compiler_all_networks_are_folded() -> None:
     records = targets.measure("lenet", "eager", ["mnvi"], batch=2, rounds=1)
     assert [(r["method"], r["mode"], r["batch"]) for r in records] == [
