@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import mnvi
 from benchmarks.rivals import RIVALS, Made, made
+from mnvi.moments._torch import compiler_options
 
 
 def mobilenet_v3_small(dropout: float = 0.0) -> nn.Module:
@@ -123,7 +124,10 @@ class Subject:
 
     def _training(self, x: Tensor, y: Tensor) -> Callable[[], None]:
         self.net.train()
-        loss = torch.compile(self.loss, backend=self.backend) if self.mode == "compiled" else self.loss
+        loss: Callable[[Tensor, Tensor], Tensor] = self.loss
+        if self.mode == "compiled":
+            options = compiler_options() if self.backend == "inductor" else None  # as mnvi.Objective.compile
+            loss = torch.compile(self.loss, backend=self.backend, options=options)
         self.forward = lambda: loss(x, y)
 
         def step() -> None:

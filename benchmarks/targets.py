@@ -51,7 +51,9 @@ TARGETS = {  # the largest ratios that we accept
 }
 
 
-def measure(model: str, quantity: str, methods: Iterable[str], batch: int, rounds: int, clock: str = "wall") -> list[dict]:
+def measure(
+    model: str, quantity: str, methods: Iterable[str], batch: int, rounds: int, clock: str = "wall"
+) -> list[dict]:
     """One record for each subject: its figure, and what the figure depends on."""
     step = "training" if quantity in ("training", "memory") else "inference"
     batch = 1 if quantity == "single" else batch

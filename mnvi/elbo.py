@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mnvi.layers.base import BayesianLayer, bayesian_layers, layers_with_own_weight
 from mnvi.likelihoods import Likelihood, Output
-from mnvi.moments._torch import is_traced
+from mnvi.moments._torch import compiler_options, is_traced
 from mnvi.moments.checking import check_number
 from mnvi.rules.options import current
 from mnvi.values.base import RandomValue
@@ -156,6 +156,19 @@ class Objective(nn.Module):
     def forward(self, x: Tensor, y: Tensor, epoch: int | None = None) -> Terms:
         kl = kl_divergence(self.net) if bayesian_layers(self.net) else 0
         return self.elbo(self.net(x), y, kl, epoch)
+
+    def compile(self, **kwargs: Any) -> None:
+        """Compile in place, as ``torch.nn.Module.compile`` does, for steps that take less time on a CPU.
+
+        There the default compiler then joins a product and a sum into one instruction, so results differ from those of
+        eager mode in the last digit.
+
+        Args:
+            kwargs: as in ``torch.compile``; with a ``backend``, a ``mode`` or ``options``, nothing is added to them.
+        """
+        if not {"backend", "mode", "options"} & kwargs.keys():
+            kwargs["options"] = compiler_options()
+        super().compile(**kwargs)
 
 
 def kl_divergence(model: nn.Module) -> Tensor:

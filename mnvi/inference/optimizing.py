@@ -14,7 +14,7 @@ from mnvi.inference.frozen import can_be_frozen, freeze, is_frozen
 from mnvi.inference.variances import set_variances
 from mnvi.layers.base import BayesianLayer, bayesian_layers, layers_with_own_weight
 from mnvi.layers.computed import store_weight
-from mnvi.moments._torch import plain_call, set_compiled_call
+from mnvi.moments._torch import compiler_options, plain_call, set_compiled_call
 from mnvi.posteriors import Variance, check_variance
 
 logger = logging.getLogger("mnvi")
@@ -98,7 +98,7 @@ def _compile(model: nn.Module) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         return plain_call(model, *args, **kwargs)
 
-    set_compiled_call(model, torch.compile(call))
+    set_compiled_call(model, torch.compile(call, options=compiler_options()))
 
 
 def _put_channels_last(model: nn.Module) -> None:

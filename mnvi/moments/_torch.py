@@ -47,6 +47,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "compiled_call",
+    "compiler_options",
     "differentiation_levels",
     "distributions_are_checked",
     "each",
@@ -188,6 +189,18 @@ def let_dynamo_dispatch(*functions: Callable) -> None:
     torch.overrides.get_ignored_functions().difference_update(functions)
     if dynamo := sys.modules.get("torch._dynamo.variables.torch"):  # a copy of the list, once dynamo is loaded
         dynamo.get_overridable_functions().update(functions)
+
+
+def compiler_options() -> dict[str, Any] | None:
+    """Options for ``torch.compile``: on a CPU a product and a sum become one instruction, which rounds once.
+
+    The compiler's default forbids this, so that its results have the last digit of eager mode. The moments of a ReLU
+    take a fifth less time with it. None if the compiler does not know the option.
+    """
+    import torch._inductor  # here, because it takes longer than the rest of the library
+
+    name = "cpp.enable_floating_point_contract_flag"
+    return {name: "fast"} if name in torch._inductor.list_options() else None
 
 
 def compiled_call(module: nn.Module) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import mnvi
+from mnvi.moments._torch import compiler_options
 
 
 def setting() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -155,3 +156,20 @@ def test_the_kl_by_layer_is_the_sum_of_the_layers_to_the_last_bit() -> None:
     with mnvi.options(kl="by_layer"):
         assert torch.equal(mnvi.kl_divergence(net), expected)
     torch.testing.assert_close(mnvi.kl_divergence(net), expected)
+
+
+def test_a_compiled_objective_may_join_products_and_sums_unless_told_how_to_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(torch, "compile", lambda call, **how: seen.append(how) or call)
+    objective = mnvi.Objective(setting()[0], mnvi.ELBO(LIKELIHOOD, num_data=10))
+    objective.compile(dynamic=False)
+    objective.compile(backend="eager")
+    assert seen == [{"dynamic": False, "options": compiler_options()}, {"backend": "eager"}]
+
+
+def test_the_compiler_knows_its_options() -> None:
+    options = compiler_options()
+    assert options == {"cpp.enable_floating_point_contract_flag": "fast"}
+    torch.compile(nn.Identity(), options=options)  # raises for an option that the compiler lacks
