@@ -161,8 +161,13 @@ def test_the_kl_by_layer_is_the_sum_of_the_layers_to_the_last_bit() -> None:
 def test_a_compiled_objective_may_join_products_and_sums_unless_told_how_to_compile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen = []
-    monkeypatch.setattr(torch, "compile", lambda call, **how: seen.append(how) or call)
+    seen: list[dict[str, object]] = []
+
+    def note(call: object, **how: object) -> object:
+        seen.append(how)
+        return call
+
+    monkeypatch.setattr(torch, "compile", note)
     objective = mnvi.Objective(setting()[0], mnvi.ELBO(LIKELIHOOD, num_data=10))
     objective.compile(dynamic=False)
     objective.compile(backend="eager")

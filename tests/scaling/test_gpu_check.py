@@ -40,9 +40,9 @@ def test_a_part_passes_on_a_cpu(part: str, number: int, tmp_path: Path, monkeypa
 def test_the_compiler_is_tried_on_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, by_inductor = [], nn.Module.compile
 
-    def quickly(module: nn.Module, **options: object) -> None:  # inductor takes a minute: the soak test below
+    def quickly(module: nn.Module, options: object, **settings: bool) -> None:  # inductor takes a minute: the soak test
         asked.append(type(module).__name__)
-        by_inductor(module, backend="eager")
+        by_inductor(module, backend="eager", **settings)
 
     monkeypatch.setattr(nn.Module, "compile", quickly)
     assert len(lines_of("compile", tmp_path)) == 1
