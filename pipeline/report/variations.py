@@ -77,7 +77,7 @@ def tables(found: Sequence[Varied], scores: Sequence[Scores]) -> dict[str, str]:
     Args:
         scores: of the study, whose own setting need not have been measured again.
     """
-    written = {}
+    written: dict[str, str] = {}
     for method in dict.fromkeys(varied.method for varied in found):
         of_method = [varied for varied in found if varied.method == method]
         on_test = [varied for varied in of_method if not varied.validation]
