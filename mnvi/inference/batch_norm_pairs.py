@@ -14,6 +14,7 @@ from mnvi import layers
 from mnvi.inference.frozen import can_be_frozen
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.convolution import geometry
+from mnvi.methods.laplace import LaplaceLinear
 
 logger = logging.getLogger("mnvi")
 
@@ -82,7 +83,7 @@ def _has_default(parameter: inspect.Parameter) -> bool:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        return isinstance(module, BayesianLayer) or super().is_leaf_module(module, qualified_name)
+        return isinstance(module, BayesianLayer | LaplaceLinear) or super().is_leaf_module(module, qualified_name)
 
 
 class Traced(NamedTuple):

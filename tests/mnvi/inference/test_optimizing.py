@@ -238,6 +238,20 @@ def test_nothing_is_said_about_a_model_that_folds_completely(caplog):
     assert not caplog.records
 
 
+def test_batch_norms_before_a_last_layer_of_laplace_fold(caplog):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    disturb_batch_norms(net)
+    x, y = torch.randn(40, 1, 4, 4), torch.randint(3, (40,))
+    laplace = mnvi.methods.last_layer_laplace(net.eval(), (x, y), prior_precision=1.0)
+    with caplog.at_level(logging.INFO, logger="mnvi"):
+        fast = mnvi.optimize_for_inference(laplace, compile=False)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fast.modules()) and not caplog.messages
+    torch.testing.assert_close(fast(x).mean, laplace(x).mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fast(x).var, laplace(x).var, rtol=1e-4, atol=1e-6)
+
+
 def test_given_model_is_left_as_it_was():
     model = trained(nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)), POSTERIORS["mean field"], (2, 4, 4)).train()
     before = copy.deepcopy(model.state_dict())
