@@ -194,8 +194,8 @@ def let_dynamo_dispatch(*functions: Callable) -> None:
 def compiler_options() -> dict[str, Any] | None:
     """Options for ``torch.compile``: on a CPU a product and a sum become one instruction, which rounds once.
 
-    The compiler's default forbids this, so that its results have the last digit of eager mode. The moments of a ReLU
-    take a fifth less time with it. None if the compiler does not know the option.
+    The compiler's default forbids this, so that its results have the last digit of eager mode. Pointwise kernels of a
+    training step of ResNet20 take up to an eighth less time with it. None if the compiler does not know the option.
     """
     import torch._inductor  # here, because it takes longer than the rest of the library
 

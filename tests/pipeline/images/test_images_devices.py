@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +163,23 @@ def test_gradients_are_clipped_as_torch_clips_them(largest: float) -> None:
     torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.1, norm_type=math.inf)
     for own, other in zip(parameters, theirs.parameters(), strict=True):
         torch.testing.assert_close(own.grad, other.grad, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
+def test_a_training_on_a_cpu_keeps_the_memory_that_its_steps_free() -> None:
+    measure = """
+import resource, torch
+from pipeline.images import devices
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.ones(4 << 20).add(1)  # two tensors of 16 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+returned = faults()
+devices.set_up(torch.device("cpu"))
+faults()
+print(returned, faults())
+"""
+    run = subprocess.run([sys.executable, "-c", measure], capture_output=True, text=True, check=True)
+    returned, kept = map(int, run.stdout.split())
+    assert kept * 20 < returned
