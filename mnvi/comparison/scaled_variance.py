@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from mnvi.comparison.comparing import compare_with_sampling
 from mnvi.conversion.copying import copied
+from mnvi.methods._wrapped import Wrapped
 from mnvi.moments._torch import pytree
 from mnvi.values.base import RandomValue
 
 
-class ScaledVariance(nn.Module):
+class ScaledVariance(Wrapped):
     r"""A network whose outputs keep their means and get :math:`c` times their variances.
 
     Attributes:
@@ -38,8 +39,8 @@ class ScaledVariance(nn.Module):
         self.register_buffer("factor", torch.tensor(float(factor)))
         self.spread = spread
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return pytree.tree_map(self._scaled, self.net(*args, **kwargs), is_leaf=_is_random)
+    def changed(self, out: Any) -> Any:
+        return pytree.tree_map(self._scaled, out, is_leaf=_is_random)
 
     def _scaled(self, out: Any) -> Any:
         if not _is_random(out):

@@ -14,6 +14,7 @@ from mnvi import layers
 from mnvi.inference.frozen import can_be_frozen
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.convolution import geometry
+from mnvi.methods._wrapped import Wrapped
 from mnvi.methods.laplace import LaplaceLinear
 
 logger = logging.getLogger("mnvi")
@@ -48,7 +49,7 @@ def find_pairs(model: nn.Module) -> Pairs:
         logger.warning("none of the %d batch norms was folded: %s", len(norms), error)
         return {}
     if pairs and as_traced.defaults:
-        model.register_forward_pre_hook(as_traced, with_kwargs=True)
+        _without_wrappers(model).register_forward_pre_hook(as_traced, with_kwargs=True)
     if left := [f"{name} ({obstacles[norm]})" for norm, name in norms.items() if norm not in pairs]:
         logger.warning("%d of %d batch norms could not be folded: %s", len(left), len(norms), ", ".join(left))
     return pairs
@@ -77,6 +78,13 @@ class _AsTraced:
                 )
 
 
+def _without_wrappers(model: nn.Module) -> nn.Module:
+    """The network inside modules that hand their arguments on as ``*args``, which ``torch.fx`` cannot follow."""
+    while isinstance(model, Wrapped):
+        model = model.net
+    return model
+
+
 def _has_default(parameter: inspect.Parameter) -> bool:
     return parameter.default is not inspect.Parameter.empty
 
@@ -99,6 +107,7 @@ def traced_pairs(model: nn.Module) -> Traced:
 
     The model stays unchanged. Raises a :class:`CannotBeTracedError` if ``torch.fx`` cannot trace it.
     """
+    model = _without_wrappers(model)
     as_traced = _AsTraced(model.forward)
     try:
         graph = _Tracer().trace(model, concrete_args=as_traced.defaults or None)

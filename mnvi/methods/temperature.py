@@ -11,6 +11,7 @@ from mnvi.conversion.copying import copied
 from mnvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
 from mnvi.likelihoods._noted import note, noted
 from mnvi.methods._line_search import best_temperature
+from mnvi.methods._wrapped import Wrapped
 from mnvi.methods.last_layer import as_batches, device_of, targets_of
 from mnvi.methods.montecarlo import seeded
 from mnvi.moments.checking import check_number
@@ -18,7 +19,7 @@ from mnvi.values.base import RandomValue
 from mnvi.values.samples import Samples
 
 
-class Tempered(nn.Module):
+class Tempered(Wrapped):
     r"""A network whose output, random or not, is divided by a temperature: :math:`h / T`.
 
     Args:
@@ -39,8 +40,8 @@ class Tempered(nn.Module):
         self.net = net
         self.register_buffer("temperature", torch.tensor(float(temperature)))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return _divided(self.net(*args, **kwargs), self.temperature)
+    def changed(self, out: Any) -> Any:
+        return _divided(out, self.temperature)
 
     def extra_repr(self) -> str:
         return f"temperature={float(self.temperature):.4g}"

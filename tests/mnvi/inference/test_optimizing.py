@@ -238,6 +238,19 @@ def test_nothing_is_said_about_a_model_that_folds_completely(caplog):
     assert not caplog.records
 
 
+def test_batch_norms_of_a_network_with_tuned_noise_fold(caplog):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    disturb_batch_norms(net)
+    x, y = torch.randn(40, 1, 4, 4), torch.randint(3, (40,))
+    tuned = mnvi.tune_noise(net.eval(), (x, y))
+    with caplog.at_level(logging.INFO, logger="mnvi"):
+        fast = mnvi.optimize_for_inference(tuned, compile=False)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in fast.modules()) and not caplog.messages
+    torch.testing.assert_close(fast(x).mean, tuned(x).mean, rtol=1e-4, atol=1e-5)
+
+
 def test_batch_norms_before_a_last_layer_of_laplace_fold(caplog):
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4)
