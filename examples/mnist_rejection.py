@@ -56,7 +56,7 @@ for title, (name, settings) in methods.items():
 curves.set(xlabel="digits handed to a person [%]", ylabel="errors among the rest [%]", xlim=(0, 30), ylim=(0, None))
 curves.legend()
 for place, axes in zip(found.total.argsort(descending=True), right.subplots(3, 4).flat, strict=False):
-    axes.imshow(test[0][place, 0], cmap="gray_r")
+    axes.imshow(test[0][place, 0].numpy(), cmap="gray_r")
     axes.set_title(f"{found.labels[place]}, is {test[1][place]}", fontsize=9)
     axes.set_axis_off()
 figure.savefig("mnist_rejection.png", dpi=110)

@@ -117,6 +117,7 @@ ELSEWHERE = {
     "pipeline/report/image_figures.py": "pipeline/report/test_report_page.py",
     "pipeline/report/landscape.py": "pipeline/report/test_report_page.py",
     "pipeline/report/markdown.py": "pipeline/report/test_report_tables.py",
+    "pipeline/report/nested.py": "pipeline/report/test_report_variations.py",
     "pipeline/report/paper.py": "pipeline/report/test_report_tables.py",
     "pipeline/report/plot_files.py": "pipeline/report/test_report_page.py",
     "pipeline/report/process_figures.py": "pipeline/report/test_report_searches.py",

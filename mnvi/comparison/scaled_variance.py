@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mnvi.comparison.comparing import compare_with_sampling
 from mnvi.conversion.copying import copied
-from mnvi.methods._wrapped import Wrapped
+from mnvi.layers._wrapped import Wrapped
 from mnvi.moments._torch import pytree
 from mnvi.values.base import RandomValue
 

@@ -12,10 +12,9 @@ from torch import Tensor, fx, nn
 
 from mnvi import layers
 from mnvi.inference.frozen import can_be_frozen
+from mnvi.layers._wrapped import OneOperation, Wrapped
 from mnvi.layers.base import BayesianLayer
 from mnvi.layers.convolution import geometry
-from mnvi.methods._wrapped import Wrapped
-from mnvi.methods.laplace import LaplaceLinear
 
 logger = logging.getLogger("mnvi")
 
@@ -91,7 +90,7 @@ def _has_default(parameter: inspect.Parameter) -> bool:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
-        return isinstance(module, BayesianLayer | LaplaceLinear) or super().is_leaf_module(module, qualified_name)
+        return isinstance(module, BayesianLayer | OneOperation) or super().is_leaf_module(module, qualified_name)
 
 
 class Traced(NamedTuple):

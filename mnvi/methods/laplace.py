@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mnvi.conversion.copying import copied
+from mnvi.layers._wrapped import OneOperation
 from mnvi.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from mnvi.likelihoods._noted import note
 from mnvi.methods.last_layer import Features, features_of, with_layer
@@ -78,7 +79,7 @@ def last_layer_laplace(
     return model
 
 
-class LaplaceLinear(nn.Linear):
+class LaplaceLinear(OneOperation, nn.Linear):
     """A linear layer with the posterior of :func:`last_layer_laplace`; made for inputs without variance."""
 
     in_values: Tensor

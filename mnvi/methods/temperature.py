@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from mnvi.conversion.copying import copied
+from mnvi.layers._wrapped import Wrapped
 from mnvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, GaussianLikelihood, Likelihood
 from mnvi.likelihoods._noted import note, noted
 from mnvi.methods._line_search import best_temperature
-from mnvi.methods._wrapped import Wrapped
 from mnvi.methods.last_layer import as_batches, device_of, targets_of
 from mnvi.methods.montecarlo import seeded
 from mnvi.moments.checking import check_number

@@ -22,7 +22,7 @@ def trained(tmp_path, monkeypatch):
 
     def noted(cell, plan, parts, **settings):
         it = cell.experiment
-        calls.append((it.batch_size, cell.hyperparameters["prior_variance"], it.epochs, it.kappa))
+        calls.append((it.batch_size, cell.hyperparameters.get("prior_variance"), it.epochs, it.kappa))
         return train(cell, plan, parts, **settings)
 
     monkeypatch.setattr(cell_networks, "train", noted)

@@ -1,4 +1,4 @@
-"""The base of modules that change what a network returns."""
+"""Bases of modules that need a word for ``torch.fx``, which finds the batch norms that fold."""
 
 from __future__ import annotations
 
@@ -22,3 +22,7 @@ class Wrapped(nn.Module):
     @abstractmethod
     def changed(self, out: Any) -> Any:
         """What becomes of the network's output."""
+
+
+class OneOperation(nn.Module):
+    """A module whose forward pass ``torch.fx`` takes as one operation, because it makes values that are no tensors."""
