@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def processes(pattern: re.Pattern[str]) -> list[psutil.Process]:
     return found
 
 
-class Fault:
+class Fault(ABC):
     """One kind of fault."""
 
     stages: Sequence[str] = ON_RAY  # in which it strikes
@@ -78,11 +79,11 @@ class Fault:
         """Whether there is a target. Once the command has ended, its remains belong to the checks."""
         return scene.command.poll() is None and scene.stage().partition(" ")[0] in self.stages
 
+    @abstractmethod
     def strike(self, scene: Scene, rng: random.Random) -> str | None:
         """Strikes, and returns the name of the victim, or None if it hit nothing."""
-        raise NotImplementedError
 
-    def mend(self, scene: Scene) -> None:
+    def mend(self, scene: Scene) -> None:  # noqa: B027 - most faults need no repair
         """Repairs what does not recover by itself."""
 
     def untold(self, scene: Scene, at: float) -> list[str]:
